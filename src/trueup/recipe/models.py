@@ -1,0 +1,166 @@
+"""A recipe: one file that says what to run. Each section sits where a reader would look for its keys."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from trueup.schema import Frozen
+
+
+class ModelSection(Frozen):
+    """Which model: the name of a built-in, a local Hugging Face folder, or a hub name."""
+
+    path: str = Field(description="'smollm2-135m', 'tiny', a folder with config.json, or a hub name")
+
+
+class SplitSection(Frozen):
+    """Shares of the records held out. The test split is never touched by training or by choosing."""
+
+    validation: float = Field(0.05, ge=0, lt=1, description="share of records for evaluation while training")
+    test: float = Field(0.05, ge=0, lt=1, description="share of records never seen by training or choosing")
+
+    @model_validator(mode="after")
+    def _leaves_training_data(self) -> Self:
+        if self.validation + self.test >= 1:
+            raise ValueError("validation and test shares leave nothing to train on; they must sum to below 1")
+        return self
+
+
+class DataSection(Frozen):
+    """Which records, and what the model is to learn from them."""
+
+    source: str = Field(description="'stdlib-docs', or a .json or .jsonl file")
+    format: Literal["auto", "messages", "alpaca", "prompt-completion"] = "auto"
+    max_length: int = Field(512, ge=2, description="longest example in tokens, template included")
+    overlong: Literal["drop", "truncate"] = Field("drop", description="what to do with longer examples")
+    loss_on: Literal["answer", "all"] = Field("answer", description="which tokens carry loss")
+    split: SplitSection = SplitSection()
+    limit: int | None = Field(None, ge=1, description="use only the first n records")
+    strict: bool = Field(False, description="refuse a file with unreadable lines instead of counting them")
+
+
+class TuneSection(Frozen):
+    """LoRA adapters, or every parameter."""
+
+    method: Literal["lora", "full"] = "lora"
+    rank: int = Field(16, ge=1)
+    alpha: float = Field(32, gt=0)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+class ShapesSection(Frozen):
+    """The shapes training shows the device."""
+
+    strategy: Literal["auto", "pack", "bucket"] = "auto"
+    tokens_per_microbatch: int = Field(512, ge=2, description="rows x length of one forward pass, at most")
+
+
+class StopSection(Frozen):
+    """Stop conditions beside epochs and steps; whichever comes first ends the run."""
+
+    usd: float | None = Field(None, gt=0, description="dollars of the run's own wall clock")
+    minutes: float | None = Field(None, gt=0, description="minutes of the run's own wall clock")
+    useful_tokens: int | None = Field(None, gt=0, description="tokens trained that are not padding")
+
+
+class TrainSection(Frozen):
+    epochs: float = Field(1.0, gt=0)
+    max_steps: int | None = Field(None, ge=1)
+    tokens_per_step: int = Field(512, ge=2, description="processed tokens of one optimizer step, all ranks")
+    seed: int = Field(0, ge=0)
+    stop: StopSection = StopSection()
+
+
+class OptimizerSection(Frozen):
+    """AdamW."""
+
+    lr: float = Field(5e-4, gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
+    clip: float | None = Field(1.0, gt=0, description="largest global gradient norm; null for none")
+
+
+class ScheduleSection(Frozen):
+    """Learning rate over steps: linear warm-up, then the named decay down to `floor`."""
+
+    kind: Literal["cosine", "linear", "constant"] = "cosine"
+    warmup_steps: int = Field(5, ge=0)
+    floor: float = Field(0.0, ge=0, description="lowest learning rate")
+
+
+class PrecisionSection(Frozen):
+    policy: Literal["auto", "fp32", "autocast"] = Field(
+        "auto", description="autocast: bf16 compute on fp32 weights; auto picks by what the device is fast at"
+    )
+
+
+class EvaluateSection(Frozen):
+    every: int | None = Field(20, ge=1, description="steps between evaluations; null: only first and last")
+    max_tokens: int = Field(4096, ge=1, description="useful tokens of the validation split to evaluate on")
+
+
+class CheckpointSection(Frozen):
+    """Weights saved while training. The best by evaluation is always kept."""
+
+    every: int | None = Field(None, ge=1, description="steps between saves; null: only the best and the last")
+    keep: int = Field(2, ge=1, description="how many of the periodic saves to keep")
+
+
+class PlatformSection(Frozen):
+    device: Literal["auto", "cpu", "cuda", "neuron"] = "auto"
+    instance: str | None = Field(None, description="cloud instance type, for its catalog price and chips")
+    threads: int | None = Field(None, ge=1, description="CPU threads; null: the physical cores")
+    metadata: bool = Field(False, description="ask the cloud's metadata service what instance this is (2 s)")
+
+
+class PriceSection(Frozen):
+    """What the whole instance costs an hour, and who says so."""
+
+    usd_per_hour: float = Field(gt=0)
+    source: str = Field(min_length=1)
+    as_of: str | None = None
+
+
+class TelemetrySection(Frozen):
+    hz: float = Field(10.0, ge=0, le=100, description="samples a second; 0 turns the sampler off")
+
+
+class Recipe(Frozen):
+    """One execution, described."""
+
+    name: str = Field("run", min_length=1)
+    model: ModelSection
+    data: DataSection
+    tune: TuneSection = TuneSection()
+    shapes: ShapesSection = ShapesSection()
+    train: TrainSection = TrainSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    schedule: ScheduleSection = ScheduleSection()
+    precision: PrecisionSection = PrecisionSection()
+    evaluate: EvaluateSection = EvaluateSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    platform: PlatformSection = PlatformSection()
+    price: PriceSection | None = None
+    telemetry: TelemetrySection = TelemetrySection()
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        if self.train.stop.usd is not None and self.price is None and self.platform.instance is None:
+            raise ValueError("train.stop.usd needs a price: give price.usd_per_hour or platform.instance")
+        if self.train.tokens_per_step < self.shapes.tokens_per_microbatch:
+            raise ValueError(
+                f"train.tokens_per_step ({self.train.tokens_per_step}) is smaller than "
+                f"shapes.tokens_per_microbatch ({self.shapes.tokens_per_microbatch})"
+            )
+        if self.data.max_length > self.shapes.tokens_per_microbatch:
+            raise ValueError(
+                f"data.max_length ({self.data.max_length}) does not fit in "
+                f"shapes.tokens_per_microbatch ({self.shapes.tokens_per_microbatch})"
+            )
+        if self.schedule.floor > self.optimizer.lr:
+            raise ValueError("schedule.floor is above optimizer.lr")
+        return self

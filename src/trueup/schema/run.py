@@ -1,0 +1,211 @@
+"""The records a run leaves. Times are seconds since the run's origin, which is the start of its process."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from .measurement import Frozen, Measurement
+
+RunState = Literal["running", "finished", "failed", "interrupted", "stopped"]
+
+# The files of a run folder. JSONL files are appended line by line as things happen, so that a killed run
+# is readable up to its last whole line.
+HEADER_FILE = "run.json"
+SEGMENTS_FILE = "segments.jsonl"
+EVENTS_FILE = "events.jsonl"
+STEPS_FILE = "steps.jsonl"
+EVALUATIONS_FILE = "evaluations.jsonl"
+SAMPLES_FILE = "samples.jsonl"
+MEASUREMENTS_FILE = "measurements.json"
+HEARTBEAT_FILE = "heartbeat"
+
+HEARTBEAT_EVERY_S = 1.0
+HEARTBEAT_STALE_S = 30.0  # a running run whose heartbeat is older than this is interrupted
+
+
+class SpanName:
+    """Every name a span may have. What no span claims is OTHER."""
+
+    START = "start"  # interpreter and imports, before the first line of the run's own code
+    PREPARE = "prepare"
+    LOAD = "load"
+    CALIBRATE = "calibrate"  # this run's own matmul ceiling
+    COMPILE = "compile"
+    WARM_UP = "warm_up"
+    DATA_WAIT = "data_wait"
+    STEP = "step"
+    COMMUNICATION = "communication"
+    EVALUATE = "evaluate"
+    CHECKPOINT = "checkpoint"
+    PAUSE = "pause"
+    RECORD = "record"  # measurements computed and written at the end
+    OTHER = "other"
+
+
+class Segment(Frozen):
+    """One unbroken stretch of the wall clock under one span name. A run's segments partition its wall clock."""
+
+    name: str
+    start_s: float
+    end_s: float
+    opens: bool = True  # False where a span goes on after a nested one: it is not counted again
+
+
+class SpanTotal(Frozen):
+    name: str
+    seconds: float
+    count: int
+
+
+class Event(Frozen):
+    """Something that happened at an instant. `kind` in snake case: compile, note, warning, interrupted, stop, ..."""
+
+    at_s: float
+    kind: str
+    message: str
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class Step(Frozen):
+    """One optimizer step. Token counts are of the global batch (all ranks, all micro-batches).
+
+    `attention_sum_sq` is the sum of squared example lengths, for attention FLOPs; `head_rows` the rows that
+    went through the head; `labels` name what else happened just before or in this step (first_shape,
+    after_evaluate, after_checkpoint, compile).
+    """
+
+    step: int
+    start_s: float
+    step_s: float
+    data_wait_s: float
+    communication_s: float = 0.0
+    loss: float
+    grad_norm: float
+    lr: float
+    useful_tokens: int
+    supervised_tokens: int
+    processed_tokens: int
+    head_rows: int
+    attention_sum_sq: int
+    micro_batches: int
+    shape: tuple[int, int]
+    skipped: bool = False
+    labels: tuple[str, ...] = ()
+
+
+class Evaluation(Frozen):
+    """Token-weighted evaluation on one split at one step (0 = before training). Loss in nats per token."""
+
+    step: int
+    at_s: float
+    split: str
+    loss: float
+    perplexity: float
+    tokens: int
+    seconds: float
+    best: bool
+
+
+class Sample(Frozen):
+    """One timed reading of all sensors; a sensor that gave nothing is absent, never 0.
+
+    Sensor names end in their unit: cpu_share, others_cpu_share, host_rss_bytes, host_available_bytes,
+    device_allocated_bytes, power_w, temperature_c, clock_mhz, utilisation_share.
+    """
+
+    at_s: float
+    values: dict[str, float]
+
+
+class Price(Frozen):
+    """Dollars per hour of the whole instance, with where the figure is from."""
+
+    usd_per_hour: float = Field(gt=0)
+    source: str
+    kind: Literal["quoted", "measured", "estimated"] = "quoted"
+    as_of: str | None = None  # ISO date
+
+
+class ModelDims(Frozen):
+    """What FLOP and memory formulas need to know of a Llama-class model. Letters as in the field's papers."""
+
+    layers: int  # L
+    hidden: int  # h
+    heads: int  # H
+    kv_heads: int  # K
+    head_dim: int  # d
+    intermediate: int  # f
+    vocab: int  # V
+    tied_head: bool
+    parameters: int
+    trainable_parameters: int
+    lora_parameters: int = 0  # 0: full fine-tuning
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], *, parameters: int, trainable: int, lora: int = 0
+    ) -> ModelDims:
+        """From the fields of a Hugging Face config.json."""
+        heads = config["num_attention_heads"]
+        return cls(
+            layers=config["num_hidden_layers"],
+            hidden=config["hidden_size"],
+            heads=heads,
+            kv_heads=config.get("num_key_value_heads") or heads,
+            head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+            intermediate=config["intermediate_size"],
+            vocab=config["vocab_size"],
+            tied_head=bool(config.get("tie_word_embeddings", False)),
+            parameters=parameters,
+            trainable_parameters=trainable,
+            lora_parameters=lora,
+        )
+
+
+class DatasetFacts(Frozen):
+    """What the report and the formulas need to know of the prepared data, kept with the run."""
+
+    digest: str
+    source: str
+    records: int
+    splits: dict[str, int]
+    dropped: dict[str, int]
+    tokens: dict[str, float]  # min, p50, p90, p99, max, total
+    length_histogram: list[tuple[int, int, int]]  # (from, to exclusive, count) in tokens
+
+
+class RunHeader(Frozen):
+    """Written at the start and rewritten, whole, when the state changes."""
+
+    format: int = 1
+    id: str
+    name: str
+    state: RunState
+    reason: str | None = None  # why it failed, stopped or was interrupted; what to try next
+    trueup_version: str
+    recipe: dict[str, Any]
+    recipe_digest: str
+    recipe_sources: dict[str, str] = Field(default_factory=dict)  # dotted key -> default | file | command line
+    choices: dict[str, dict[str, str]] = Field(default_factory=dict)  # {"precision": {"value":…, "reason":…}}
+    environment: dict[str, Any] = Field(default_factory=dict)
+    price: Price | None = None
+    model: ModelDims | None = None
+    dataset: DatasetFacts | None = None
+    started_at: str  # ISO 8601 UTC of the origin
+    ended_at: str | None = None
+    wall_s: float | None = None  # set when the run ends
+    steady: dict[str, Any] | None = None  # verdict of the steady-state detector
+
+
+class RunRecord(Frozen):
+    """A run as stored: header, totals and series. `samples` may be left empty by readers that do not need them."""
+
+    header: RunHeader
+    spans: tuple[SpanTotal, ...] = ()
+    events: tuple[Event, ...] = ()
+    steps: tuple[Step, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
+    measurements: dict[str, Measurement] = Field(default_factory=dict)
+    samples: tuple[Sample, ...] = ()
