@@ -120,7 +120,7 @@ class PlatformSection(Frozen):
 class PriceSection(Frozen):
     """What the whole instance costs an hour, and who says so."""
 
-    usd_per_hour: float = Field(gt=0)
+    usd_per_hour: float = Field(gt=0, allow_inf_nan=False)
     source: str = Field(min_length=1)
     as_of: str | None = None
 

@@ -45,6 +45,8 @@ class Measurement(Frozen):
         return self
 
 
-def unavailable(unit: str, reason: str, *, method: str = "", scope: Scope = "process", n: int | None = None) -> Measurement:
+def unavailable(
+    unit: str, reason: str, *, method: str = "", scope: Scope = "process", n: int | None = None
+) -> Measurement:
     """The measurement that could not be made, and why."""
     return Measurement(unit=unit, kind="unavailable", method=method, scope=scope, n=n, reason=reason)

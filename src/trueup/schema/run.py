@@ -45,7 +45,7 @@ class SpanName:
 
 
 class Segment(Frozen):
-    """One unbroken stretch of the wall clock under one span name. A run's segments partition its wall clock."""
+    """An unbroken stretch of the wall clock under one span name. A run's segments partition its wall clock."""
 
     name: str
     start_s: float
@@ -60,7 +60,7 @@ class SpanTotal(Frozen):
 
 
 class Event(Frozen):
-    """Something that happened at an instant. `kind` in snake case: compile, note, warning, interrupted, stop, ..."""
+    """Something that happened at an instant. `kind` in snake case: compile, note, warning, stop, ..."""
 
     at_s: float
     kind: str
@@ -122,7 +122,7 @@ class Sample(Frozen):
 class Price(Frozen):
     """Dollars per hour of the whole instance, with where the figure is from."""
 
-    usd_per_hour: float = Field(gt=0)
+    usd_per_hour: float = Field(gt=0, allow_inf_nan=False)
     source: str
     kind: Literal["quoted", "measured", "estimated"] = "quoted"
     as_of: str | None = None  # ISO date
@@ -187,7 +187,9 @@ class RunHeader(Frozen):
     trueup_version: str
     recipe: dict[str, Any]
     recipe_digest: str
-    recipe_sources: dict[str, str] = Field(default_factory=dict)  # dotted key -> default | file | command line
+    recipe_sources: dict[str, str] = Field(
+        default_factory=dict
+    )  # dotted key -> default | file | command line
     choices: dict[str, dict[str, str]] = Field(default_factory=dict)  # {"precision": {"value":…, "reason":…}}
     environment: dict[str, Any] = Field(default_factory=dict)
     price: Price | None = None
@@ -200,7 +202,7 @@ class RunHeader(Frozen):
 
 
 class RunRecord(Frozen):
-    """A run as stored: header, totals and series. `samples` may be left empty by readers that do not need them."""
+    """A run as stored: header, totals and series. Readers that do not need `samples` leave them empty."""
 
     header: RunHeader
     spans: tuple[SpanTotal, ...] = ()

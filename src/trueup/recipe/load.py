@@ -1,0 +1,223 @@
+"""YAML in, typed recipe out. Every error names the file, the line and what would have been right."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from trueup.schema import InputError
+
+from .models import Recipe
+
+MAX_RECIPE_BYTES = 1 << 20
+COMMAND_LINE = "command line"
+
+
+class _RecipeLoader(yaml.SafeLoader):
+    """Safe YAML whose numbers are what people mean: `5e-4` is a float, `2026-06-01` stays text."""
+
+
+_RecipeLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_RecipeLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+@dataclass(frozen=True)
+class LoadedRecipe:
+    """A recipe with the origin of each value: dotted key -> 'default', 'file' or 'command line'."""
+
+    recipe: Recipe
+    sources: dict[str, str]
+    path: str
+
+    @property
+    def digest(self) -> str:
+        """Identity of what is run. The name is left out: renaming a run does not change it."""
+        return recipe_digest(self.recipe)
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    content = recipe.model_dump(mode="json", exclude={"name"})
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
+    """Read a recipe file and apply `--set` overrides (`a.b=c`, the value read as YAML).
+
+    Raises InputError with file and line for anything that is not a valid recipe.
+    """
+    text = _read(Path(path))
+    values, lines = _parse(text, str(path))
+    sources = {key: "file" for key, _ in _leaves(values)}
+    for override in overrides:
+        key = _apply(values, override)
+        for old in [k for k in sources if k == key or k.startswith(key + ".")]:
+            del sources[old]
+        leaf_keys = [k for k, _ in _leaves(values) if k == key or k.startswith(key + ".")]
+        sources.update(dict.fromkeys(leaf_keys, COMMAND_LINE))
+    try:
+        recipe = Recipe.model_validate(values)
+    except ValidationError as error:
+        raise InputError("\n".join(_explain(error, str(path), lines, sources))) from None
+    every_key = [key for key, _ in _leaves(recipe.model_dump(mode="json"))]
+    return LoadedRecipe(recipe, {key: _source_of(key, sources) for key in every_key}, str(path))
+
+
+def recipe_schema() -> dict[str, Any]:
+    """JSON Schema of a recipe, for editors."""
+    return Recipe.model_json_schema()
+
+
+def valid_keys() -> list[str]:
+    """Every dotted key a recipe may have."""
+    return list(_model_keys(Recipe, ""))
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder; a recipe is one YAML file")
+        if path.stat().st_size > MAX_RECIPE_BYTES:
+            raise InputError(f"{path}: larger than {MAX_RECIPE_BYTES} bytes; this is not a recipe")
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such recipe file; `recipes/demo.yaml` is an example") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _parse(text: str, path: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """The values, and the line (from 1) of each dotted key."""
+    lines: dict[str, int] = {}
+    try:
+        for event in yaml.parse(text, Loader=_RecipeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                raise InputError(
+                    f"{path}:{_line(event.start_mark)}: recipes use no YAML aliases; write it out"
+                )
+        node = yaml.compose(text, Loader=_RecipeLoader)
+        if node is None:
+            raise InputError(f"{path}: is empty; a recipe needs at least `model` and `data`")
+        if not isinstance(node, yaml.MappingNode):
+            raise InputError(f"{path}:1: a recipe is a mapping of sections, such as `model:` and `data:`")
+        _record_lines(node, "", lines, path)
+        values = yaml.load(text, Loader=_RecipeLoader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        raise InputError(f"{path}:{_line(error.problem_mark)}: not valid YAML: {error.problem}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(f"{path}: not valid YAML: {error}") from None
+    return values, lines
+
+
+def _line(mark: Any) -> int:
+    """From PyYAML's mark, which counts lines from 0 and may be absent, to the line an editor shows."""
+    return mark.line + 1 if mark else 1
+
+
+def _record_lines(node: yaml.MappingNode, prefix: str, lines: dict[str, int], path: str) -> None:
+    for key_node, value_node in node.value:
+        key, line = f"{prefix}{key_node.value}", _line(key_node.start_mark)
+        if key in lines:
+            raise InputError(f"{path}:{line}: '{key}' is given twice; first on line {lines[key]}")
+        lines[key] = line
+        if isinstance(value_node, yaml.MappingNode):
+            _record_lines(value_node, key + ".", lines, path)
+
+
+def _apply(values: dict[str, Any], override: str) -> str:
+    key, equals, text = override.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise InputError(f"--set {override}: expected KEY=VALUE, such as train.max_steps=50")
+    try:
+        value = yaml.load(text, Loader=_RecipeLoader)  # a SafeLoader
+    except yaml.YAMLError:
+        raise InputError(f"--set {override}: the value is not valid YAML") from None
+    *parents, last = key.split(".")
+    section = values
+    for parent in parents:
+        if section.get(parent) is None:
+            section[parent] = {}
+        section = section[parent]
+        if not isinstance(section, dict):
+            raise InputError(f"--set {override}: '{parent}' is a value, not a section")
+    section[last] = value
+    return key
+
+
+def _explain(
+    error: ValidationError, path: str, lines: dict[str, int], sources: dict[str, str]
+) -> Iterator[str]:
+    for problem in error.errors():
+        key = _dotted(problem["loc"])
+        where = path
+        if sources.get(key) == COMMAND_LINE:
+            where = "--set"
+        elif line := lines.get(key) or lines.get(key.rpartition(".")[0]):
+            where = f"{path}:{line}"
+        if problem["type"] == "extra_forbidden":
+            yield f"{where}: unknown key '{key}'{_suggestion(key)}"
+        elif problem["type"] == "missing":
+            yield f"{where}: '{key}' is required and missing"
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            shown = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
+            yield f"{where}: {key + ': ' if key else ''}{message}{shown}"
+
+
+def _dotted(loc: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in loc if isinstance(part, str))
+
+
+def _suggestion(key: str) -> str:
+    """The nearest valid key: first among the siblings by last name, then anywhere by last name."""
+    keys = valid_keys()
+    section, _, last = key.rpartition(".")
+    siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == section}
+    anywhere = {k.rpartition(".")[2]: k for k in keys}
+    for names in (siblings, anywhere):
+        if near := difflib.get_close_matches(last, names, n=1, cutoff=0.6):
+            return f"; did you mean '{names[near[0]]}'?"
+    return f"; valid here: {', '.join(sorted(siblings))}" if siblings else ""
+
+
+def _model_keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        for inner in candidates:
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                yield from _model_keys(inner, f"{prefix}{name}.")
+
+
+def _leaves(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _source_of(key: str, sources: dict[str, str]) -> str:
+    while key:
+        if key in sources:
+            return sources[key]
+        key = key.rpartition(".")[0]
+    return "default"
