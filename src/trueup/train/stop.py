@@ -1,0 +1,44 @@
+"""When to end: the first of the recipe's conditions that is met."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trueup.recipe import Recipe
+from trueup.schema import Price
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """The recipe's limits, in the units in which the loop counts."""
+
+    total_steps: int  # from epochs and max_steps
+    wall_s: float | None
+    useful_tokens: int | None
+    wall_condition: str = ""  # which of the recipe's keys set wall_s
+
+    def reason(self, *, step: int, wall_s: float, useful_tokens: int, reserve_s: float) -> str | None:
+        """Why to end now, or None. `reserve_s` is what the work after the last step is expected to take:
+        a limit in dollars or minutes is for the whole run, not for its steps alone."""
+        if self.wall_s is not None and wall_s + reserve_s >= self.wall_s:
+            return f"{self.wall_condition} reached"
+        if self.useful_tokens is not None and useful_tokens >= self.useful_tokens:
+            return f"train.stop.useful_tokens ({self.useful_tokens}) reached"
+        if step >= self.total_steps:
+            return f"all {self.total_steps} steps done"
+        return None
+
+
+def stop_rule(recipe: Recipe, price: Price | None, steps_per_epoch: int) -> StopRule:
+    """Limits of this recipe. Dollars become seconds at the run's price."""
+    total_steps = max(1, round(recipe.train.epochs * steps_per_epoch))
+    if recipe.train.max_steps is not None:
+        total_steps = min(total_steps, recipe.train.max_steps)
+    stop = recipe.train.stop
+    limits: list[tuple[float, str]] = []
+    if stop.minutes is not None:
+        limits.append((stop.minutes * 60, f"train.stop.minutes ({stop.minutes:g})"))
+    if stop.usd is not None and price is not None:
+        limits.append((stop.usd / price.usd_per_hour * 3600, f"train.stop.usd ({stop.usd:g})"))
+    wall_s, condition = min(limits, default=(None, ""))
+    return StopRule(total_steps, wall_s, stop.useful_tokens, condition)

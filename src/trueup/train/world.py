@@ -1,0 +1,115 @@
+"""The processes that train together. Of size one when alone; the loop never asks which."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trueup.schema import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+BUCKET_BYTES = (
+    25 << 20
+)  # one all-reduce at a time, so that full fine-tuning needs no second copy of all gradients
+
+
+@dataclass(frozen=True)
+class World:
+    """Rank and size of the group this process belongs to."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """The leading rank keeps the record and prints."""
+        return self.rank == 0
+
+    def share(self, items: list[object]) -> list[object]:
+        """This rank's part of a list every rank knows: every size-th item."""
+        return items[self.rank :: self.size]
+
+    def sum(self, values: list[float]) -> list[float]:
+        """Elementwise sum over ranks, in double precision."""
+        if self.size == 1:
+            return values
+        import torch
+        import torch.distributed as dist
+
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor)
+        return [float(value) for value in tensor]
+
+    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Replace each gradient by its sum over ranks. A rank that had no micro-batch contributes zeros."""
+        if self.size == 1:
+            return
+        import torch
+
+        bucket: list[torch.Tensor] = []
+        held_bytes = 0
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            bucket.append(parameter.grad)
+            held_bytes += parameter.grad.nbytes
+            if held_bytes >= BUCKET_BYTES:
+                _reduce(bucket)
+                bucket, held_bytes = [], 0
+        if bucket:
+            _reduce(bucket)
+
+    def agree(self, decision: bool) -> bool:
+        """The leading rank's decision, on every rank: clocks differ between processes."""
+        if self.size == 1:
+            return decision
+        import torch
+        import torch.distributed as dist
+
+        flag = torch.tensor([int(decision)])
+        dist.broadcast(flag, src=0)
+        return bool(flag.item())
+
+    def wait_for_all(self) -> None:
+        if self.size > 1:
+            import torch.distributed as dist
+
+            dist.barrier()
+
+    def close(self) -> None:
+        if self.size > 1:
+            import torch.distributed as dist
+
+            dist.destroy_process_group()
+
+
+def _reduce(gradients: list[torch.Tensor]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    offset = 0
+    for gradient in gradients:
+        gradient.copy_(flat[offset : offset + gradient.numel()].view_as(gradient))
+        offset += gradient.numel()
+
+
+def join_world(backend: str) -> World:
+    """The world torchrun describes in this process's environment, or a world of one.
+
+    `backend` is the device's own collective backend ("gloo" on CPU).
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return World()
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        raise InputError(f"WORLD_SIZE is {size}, and this build of torch has no distributed support")
+    dist.init_process_group(backend)
+    return World(rank=dist.get_rank(), size=dist.get_world_size())
