@@ -1,0 +1,27 @@
+"""Published facts of accelerators, instances and prices: data files with source and date, plus lookup."""
+
+from .lookup import (
+    Accelerator,
+    Figure,
+    Instance,
+    InstancePrice,
+    accelerator,
+    accelerator_for_device_name,
+    accelerators,
+    instance,
+    instance_price,
+    instances,
+)
+
+__all__ = [
+    "Accelerator",
+    "Figure",
+    "Instance",
+    "InstancePrice",
+    "accelerator",
+    "accelerator_for_device_name",
+    "accelerators",
+    "instance",
+    "instance_price",
+    "instances",
+]
