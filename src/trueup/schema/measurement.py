@@ -12,9 +12,13 @@ Scope = Literal["process", "device", "node"]
 
 
 class Frozen(BaseModel):
-    """Base of every record: immutable, and an unknown key is an error."""
+    """Base of every record: immutable, and an unknown key is an error.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    A loss of NaN is written to JSON as the string "NaN", which is valid JSON and reads back as NaN;
+    pydantic's own choice, null, would make the record of a diverged step unreadable.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
 class Measurement(Frozen):
