@@ -1,0 +1,19 @@
+"""cpu, cuda and neuron behind one protocol: the only room that knows a vendor. Imports no torch by itself."""
+
+from .ceiling import MatmulCeiling, MemoryBandwidth, matmul_ceiling, memory_bandwidth
+from .cpu import CpuDevice
+from .open import open_device
+from .protocol import Device, DeviceKind, DeviceMemory, Sensor
+
+__all__ = [
+    "CpuDevice",
+    "Device",
+    "DeviceKind",
+    "DeviceMemory",
+    "MatmulCeiling",
+    "MemoryBandwidth",
+    "Sensor",
+    "matmul_ceiling",
+    "memory_bandwidth",
+    "open_device",
+]

@@ -1,0 +1,129 @@
+"""This machine's own ceilings: the best matmul rate and memory bandwidth it reaches now, at this load.
+
+A multiply of (m, k) by (k, n) is 2·m·k·n FLOPs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from trueup.schema import Frozen, InputError
+
+from .protocol import Device
+
+SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384)
+DTYPES = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+}
+MAX_REPEATS = 50
+LARGEST_BUFFER_BYTES = 2 << 30
+
+
+class MatmulCeiling(Frozen):
+    """The best rate seen, the shape that gave it, and over how many timed multiplies of all shapes."""
+
+    flops_per_s: float
+    shape: tuple[int, int, int]  # m, k, n
+    dtype: str
+    n: int
+    seconds: float  # what measuring took
+
+
+class MemoryBandwidth(Frozen):
+    """The best read rate seen over `n` passes through a buffer that no cache holds."""
+
+    bytes_per_s: float
+    buffer_bytes: int
+    n: int
+    seconds: float
+
+
+def matmul_ceiling(device: Device, dtype_name: str, *, budget_s: float = 1.0) -> MatmulCeiling:
+    """The best square matmul over several sizes, in `dtype_name` (fp32, bf16, fp16, fp64).
+
+    Sizes grow until one would no longer fit the remaining budget; each is run once to warm up, then timed
+    several times, synchronised, and the single best counts: a ceiling is what the machine can do, and every
+    disturbance only lowers it. The smallest size is always timed, whatever the budget.
+    """
+    import torch
+
+    if dtype_name not in DTYPES:
+        raise InputError(f"no matmul ceiling for '{dtype_name}'; known are {', '.join(DTYPES)}")
+    dtype: torch.dtype = getattr(torch, DTYPES[dtype_name])
+    start = time.perf_counter()
+    best_rate, best_size, timed = 0.0, SIZES[0], 0
+    with torch.inference_mode():
+        for place, size in enumerate(SIZES):
+            left_s = budget_s - (time.perf_counter() - start)
+            # a warm-up and two timed multiplies must fit, at the best rate so far
+            if place and 3 * 2 * size**3 / best_rate > left_s:
+                break
+            run = _multiply(device, dtype, size)
+            share_s = left_s / (3 if place else 10)
+            seconds = _repeat(device, run, share_s)
+            timed += len(seconds)
+            if (rate := 2 * size**3 / min(seconds)) > best_rate:
+                best_rate, best_size = rate, size
+    shape = (best_size, best_size, best_size)
+    return MatmulCeiling(
+        flops_per_s=best_rate, shape=shape, dtype=dtype_name, n=timed, seconds=time.perf_counter() - start
+    )
+
+
+def memory_bandwidth(device: Device, budget_s: float = 0.5) -> MemoryBandwidth:
+    """The best rate at which a sum reads a large fp32 buffer."""
+    import torch
+
+    start = time.perf_counter()
+    buffer_bytes = _buffer_bytes(device)
+    with torch.inference_mode():
+        # filled, not zeroed: untouched zero pages share one physical page and would be read from cache
+        buffer = torch.full((buffer_bytes // 4,), 1.0, dtype=torch.float32, device=device.torch_device)
+        seconds = _repeat(device, buffer.sum, budget_s - (time.perf_counter() - start))
+    return MemoryBandwidth(
+        bytes_per_s=buffer_bytes / min(seconds),
+        buffer_bytes=buffer_bytes,
+        n=len(seconds),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _buffer_bytes(device: Device) -> int:
+    """Far more than any cache, and no more than a tenth of what memory is there."""
+    import psutil
+
+    memory = device.memory()
+    if memory is None:
+        # larger than a desktop's or a small instance's last-level cache, yet filled in a fraction of a second
+        wanted, available = 256 << 20, psutil.virtual_memory().available
+    else:
+        wanted, available = LARGEST_BUFFER_BYTES, memory.total_bytes or LARGEST_BUFFER_BYTES * 10
+    return max(64 << 20, min(wanted, available // 10)) // 4096 * 4096
+
+
+def _multiply(device: Device, dtype: object, size: int) -> Callable[[], object]:
+    """A multiply into a buffer that is there already: allocation is not part of the rate."""
+    import torch
+
+    assert isinstance(dtype, torch.dtype)
+    left, right = (torch.randn(size, size, device=device.torch_device).to(dtype) for _ in range(2))
+    out = torch.empty(size, size, dtype=dtype, device=device.torch_device)
+    return lambda: torch.mm(left, right, out=out)
+
+
+def _repeat(device: Device, run: Callable[[], object], share_s: float) -> list[float]:
+    """Seconds of each repeat after one warm-up: at least two, then as many as fit."""
+    run()
+    device.synchronize()
+    seconds: list[float] = []
+    stop = time.perf_counter() + share_s
+    while len(seconds) < 2 or (time.perf_counter() < stop and len(seconds) < MAX_REPEATS):
+        start = time.perf_counter()
+        run()
+        device.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return seconds

@@ -1,0 +1,154 @@
+"""What the host's processor is and how much of it this process may use. Linux first, psutil elsewhere."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+# The flags that decide how fast matmuls run. Arm names its features without the AVX prefix.
+FLAGS_THAT_MATTER = (
+    "avx2",
+    "avx512f",
+    "avx512_bf16",
+    "avx512_vnni",
+    "amx_bf16",
+    "amx_tile",
+    "asimd",
+    "sve",
+    "bf16",
+)
+CPUINFO = Path("/proc/cpuinfo")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+CGROUP_MEMBERSHIP = Path("/proc/self/cgroup")
+CPU_TREE = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True)
+class CpuInfo:
+    """Model and instruction-set flags. `flags` is None where the system does not tell."""
+
+    model: str
+    flags: frozenset[str] | None
+
+    @property
+    def virtual(self) -> bool:
+        return self.flags is not None and "hypervisor" in self.flags
+
+
+def read_text(path: Path) -> str | None:
+    """The file's text, or None where it is absent or unreadable: normal for /proc and /sys."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def cpu_info(path: Path = CPUINFO) -> CpuInfo:
+    """Model name and flags of the first processor."""
+    model, flags = "", None
+    for line in (read_text(path) or "").splitlines():
+        key, _, value = line.partition(":")
+        key = key.strip().lower()
+        if key == "model name" and not model:
+            model = value.strip()
+        if key in ("flags", "features") and flags is None:
+            flags = frozenset(value.split())
+    return CpuInfo(model or platform.processor() or platform.machine() or "unknown processor", flags)
+
+
+@dataclass(frozen=True)
+class CgroupLimits:
+    """Limits of the container this process is in; None: no limit, or none that can be read."""
+
+    cpus: float | None
+    memory_bytes: int | None
+
+
+def cgroup_limits(root: Path = CGROUP_ROOT, membership: Path = CGROUP_MEMBERSHIP) -> CgroupLimits:
+    """The tightest CPU and memory limit on the way from this process's group to the root, v1 or v2."""
+    cpus: list[float] = []
+    memory: list[int] = []
+    for line in (read_text(membership) or "").splitlines():
+        fields = line.split(":", 2)
+        if len(fields) != 3:
+            continue
+        controllers = fields[1].split(",") if fields[1] else []
+        for folder in _folders_up(root, controllers, fields[2]):
+            cpus += _cpu_limit(folder)
+            memory += _memory_limit(folder)
+    return CgroupLimits(min(cpus, default=None), min(memory, default=None))
+
+
+def _folders_up(root: Path, controllers: list[str], group: str) -> list[Path]:
+    """Every folder from the group up to its hierarchy's root. v2 has no controller names."""
+    tops = [root / ",".join(controllers), *(root / name for name in controllers)] if controllers else [root]
+    parts = [part for part in group.split("/") if part not in ("", "..")]
+    return [top.joinpath(*parts[:depth]) for top in tops for depth in range(len(parts), -1, -1)]
+
+
+def _cpu_limit(folder: Path) -> list[float]:
+    v2 = (read_text(folder / "cpu.max") or "").split()
+    if len(v2) == 2 and v2[0].isdigit() and v2[1].isdigit():
+        return [int(v2[0]) / int(v2[1])]
+    quota, period = read_text(folder / "cpu.cfs_quota_us"), read_text(folder / "cpu.cfs_period_us")
+    if quota and period and quota.isdigit() and period.isdigit() and int(quota) > 0:
+        return [int(quota) / int(period)]
+    return []  # "max" and -1 both mean no limit
+
+
+def _memory_limit(folder: Path) -> list[int]:
+    text = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes") or ""
+    # v1 writes "no limit" as the largest page-aligned integer
+    return [int(text)] if text.isdigit() and int(text) < 1 << 60 else []
+
+
+def allowed_cpus() -> frozenset[int]:
+    """Logical CPUs this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(psutil.cpu_count() or 1))
+
+
+def physical_cores(cpus: frozenset[int], tree: Path = CPU_TREE) -> int:
+    """Physical cores behind these logical CPUs: two siblings of one core count once."""
+    siblings = set()
+    for cpu in cpus:
+        text = read_text(tree / f"cpu{cpu}" / "topology" / "thread_siblings_list")
+        if text is None:
+            return min(len(cpus), psutil.cpu_count(logical=False) or len(cpus))
+        siblings.add(text)
+    return len(siblings)
+
+
+def choose_threads(
+    environ: Mapping[str, str] = os.environ,
+    *,
+    cpus: frozenset[int] | None = None,
+    tree: Path = CPU_TREE,
+    limits: CgroupLimits | None = None,
+) -> tuple[int, str]:
+    """Threads for compute: one per physical core that this process may use, shared among local ranks.
+
+    Matmuls fill a core's vector units with one thread; a second on the same core only adds contention.
+    OMP_NUM_THREADS is obeyed, except under torchrun, which sets it to 1 on its own when nobody did.
+    """
+    wish = environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    if wish.isdigit() and int(wish) > 0 and "TORCHELASTIC_RUN_ID" not in environ:
+        return int(wish), "OMP_NUM_THREADS is set"
+    cpus = allowed_cpus() if cpus is None else cpus
+    limits = cgroup_limits() if limits is None else limits
+    cores = physical_cores(cpus, tree)
+    n, reason = cores, f"{cores} physical {'core' if cores == 1 else 'cores'} in reach ({len(cpus)} logical)"
+    if limits.cpus is not None and limits.cpus < n:
+        n = max(1, int(limits.cpus))
+        reason += f", but the container may use {limits.cpus:g} CPUs"
+    ranks = environ.get("LOCAL_WORLD_SIZE", "")
+    if ranks.isdigit() and int(ranks) > 1:
+        n = max(1, n // int(ranks))
+        reason += f", shared among {ranks} ranks"
+    return n, reason
