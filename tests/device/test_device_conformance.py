@@ -1,0 +1,103 @@
+"""What every device keeps, whoever made it. Runs on those that are here and on stand-ins."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from trueup.device import Device, DeviceMemory, open_device
+from trueup.device.cpu import CpuDevice
+from trueup.device.cuda import CudaDevice
+from trueup.device.neuron import NeuronDevice
+from trueup.device.open import WHY_ABSENT
+
+UNITS = ("_w", "_j", "_c", "_mhz", "_share", "_bytes", "_count", "_per_s")
+KINDS = ("cpu", "cuda", "neuron", "stand-in cuda", "stand-in neuron")
+
+
+@pytest.fixture(params=KINDS)
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    made: Device
+    if request.param == "stand-in cuda":
+        request.getfixturevalue("fake_cuda")
+        made = CudaDevice()
+    elif request.param == "stand-in neuron":
+        request.getfixturevalue("fake_neuron")
+        made = NeuronDevice()
+    elif request.param == "cpu":
+        made = CpuDevice()
+    else:
+        if (reason := WHY_ABSENT[request.param]()) is not None:
+            pytest.skip(f"no {request.param} here: {reason}")
+        made = open_device(request.param)
+    yield made
+    made.close()
+    made.close()
+
+
+def test_it_says_what_it_is(device: Device) -> None:
+    assert device.kind in ("cpu", "cuda", "neuron")
+    assert device.name
+    assert 0 <= device.index < device.count
+    described = json.loads(json.dumps(device.describe(), allow_nan=False))
+    assert described["kind"] == device.kind
+    assert described["name"] == device.name
+    assert device.torch_device.index in (None, device.index)
+
+
+def test_it_can_be_waited_for(device: Device) -> None:
+    device.synchronize()
+
+
+def test_bf16_verdict_has_a_reason(device: Device) -> None:
+    fast, reason = device.fast_bf16()
+    assert isinstance(fast, bool)
+    assert reason
+
+
+def test_memory_or_a_reason(device: Device) -> None:
+    device.reset_peak()
+    memory = device.memory()
+    assert (memory is None) == bool(device.memory_reason)
+    if memory is not None:
+        assert isinstance(memory, DeviceMemory)
+        assert 0 <= memory.allocated_bytes <= memory.peak_allocated_bytes
+
+
+def test_sensors_name_their_unit_and_give_finite_numbers(device: Device) -> None:
+    names = [sensor.name for sensor in device.sensors()]
+    assert len(set(names)) == len(names)
+    for sensor in device.sensors():
+        assert sensor.name.endswith(UNITS), sensor.name
+        assert sensor.method
+        for _ in range(2):
+            value = sensor.read()
+            assert value is None or math.isfinite(value)
+        if sensor.name.endswith("_share") and value is not None:
+            assert 0 <= value <= 1
+
+
+def test_what_cannot_be_read_has_a_reason(device: Device) -> None:
+    sensors = {sensor.name for sensor in device.sensors()}
+    missing = device.missing()
+    assert all(missing.values())
+    assert not sensors & set(missing)
+    assert {"power_w", "energy_j", "temperature_c", "clock_mhz"} <= sensors | set(missing)
+
+
+def test_energy_counts_from_zero_and_never_falls(device: Device) -> None:
+    for sensor in device.sensors():
+        if sensor.name == "energy_j":
+            first, second = sensor.read(), sensor.read()
+            assert first is not None
+            assert second is not None
+            assert 0 <= first <= second
+
+
+def test_threads_are_chosen_with_a_reason(device: Device) -> None:
+    n, reason = device.choose_threads()
+    assert n >= 1
+    assert reason
