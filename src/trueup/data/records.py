@@ -1,0 +1,75 @@
+"""A record: one conversation, as every format is read into. And the tally of what was left out, and why."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+
+ROLES = ("system", "user", "assistant")
+FIRST_SHOWN = 5  # examples kept of each reason
+EXCERPT_CHARACTERS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    role: str  # one of ROLES
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One conversation that ends with an assistant turn. `origin` says where it was read ("file.jsonl:7")."""
+
+    turns: tuple[Turn, ...]
+    origin: str
+
+    def messages(self) -> list[dict[str, str]]:
+        """As chat templates take them."""
+        return [{"role": turn.role, "content": turn.content} for turn in self.turns]
+
+    def content_hash(self) -> bytes:
+        """16 bytes of BLAKE2b over roles and contents; the origin plays no part."""
+        text = json.dumps([[turn.role, turn.content] for turn in self.turns], ensure_ascii=False)
+        return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+class RowError(Exception):
+    """One row cannot be used. `reason` is the name it is counted under; the message says what was wrong."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass
+class Tally:
+    """Rows dropped and rows changed, by reason, with the first few of each."""
+
+    dropped: Counter[str] = field(default_factory=Counter)
+    changed: Counter[str] = field(default_factory=Counter)
+    first: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+
+    def drop(self, reason: str, origin: str, message: str) -> None:
+        self.dropped[reason] += 1
+        self._show(reason, origin, message)
+
+    def change(self, reason: str, origin: str, message: str) -> None:
+        self.changed[reason] += 1
+        self._show(reason, origin, message)
+
+    def _show(self, reason: str, origin: str, message: str) -> None:
+        shown = self.first.setdefault(reason, [])
+        if len(shown) < FIRST_SHOWN:
+            shown.append({"where": origin, "what": message})
+
+    def summary(self) -> str:
+        """'3 empty_answer, 1 too_long', most frequent first."""
+        return ", ".join(f"{n} {reason}" for reason, n in self.dropped.most_common()) or "nothing dropped"
+
+
+def excerpt(text: str) -> str:
+    """A piece of the data short enough for a message, on one line."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= EXCERPT_CHARACTERS else flat[: EXCERPT_CHARACTERS - 1] + "…"
