@@ -1,0 +1,77 @@
+"""From a run's records to its measurements: all of them, each with a value or a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trueup.schema import Measurement, RunRecord
+
+from .names import NAMES, figure, missing
+from .outcomes import of_compiling, of_learning, of_wall_clock
+from .sensors import energy_per_token, of_samples
+from .steady import steady_part, steps_inside
+from .totals import split_repeated
+from .utilisation import of_flops
+from .work import of_step_times, of_tokens
+
+# Why a measurement is absent that only the run itself could have supplied.
+_NOT_SUPPLIED = {
+    "matmul_ceiling_flops_per_s": "the run measured no matmul ceiling",
+    "memory_bandwidth_ceiling_bytes_per_s": "the run measured no memory bandwidth",
+    "memory_bandwidth_share": "the bytes a step moves are not counted",
+    "algorithm_bandwidth_bytes_per_s": "no collective was timed",
+    "idle_power_w": "power before the work was not measured",
+    "usd_per_million_useful_tokens": "the run has no price",
+    "usd_per_million_useful_tokens_steady": "the run has no price",
+    "telemetry_cpu_s": "the run did not measure what measuring cost",
+    "predicted_step_s": "no prediction was made before the run",
+    "predicted_step_residual_share": "no prediction was made before the run",
+}
+
+
+def summarize(
+    record: RunRecord, *, extra: Mapping[str, Measurement] | None = None
+) -> tuple[dict[str, Measurement], dict[str, Any]]:
+    """(every measurement of `names.NAMES` and of `extra`, the verdict on the steady part).
+
+    `extra` holds what only the run could measure (the matmul ceiling, memory counters, ...); it wins over
+    what follows from the records. The record may be of a run that was cut off: what cannot be told says why.
+    Of `header.environment` it reads `device` (kind and name), `world.size`, and `missing_sensors`, a mapping
+    of sensor to the reason why it is absent.
+    """
+    given = dict(extra or {})
+    steps, _ = split_repeated(record.steps)
+    steady = steady_part(steps)
+    ceiling = given.get("matmul_ceiling_flops_per_s") or _absent("matmul_ceiling_flops_per_s")
+    found = of_tokens(record.steps, steady)
+    found |= of_step_times(record.steps, steady)
+    found |= of_flops(record, steady, ceiling)
+    found |= of_samples(record, steps_inside(steps, steady), found["useful_tokens"].value or 0.0)
+    found |= of_learning(record.steps, record.evaluations)
+    found |= of_compiling(record)
+    found |= of_wall_clock(record)
+    found |= _of_model(record)
+    if "energy_j" in given and "energy_per_useful_token_j" not in given:
+        useful = found["useful_tokens"].value or 0.0
+        given["energy_per_useful_token_j"] = energy_per_token(given["energy_j"], useful)
+    found |= given
+    ordered = {name: found.get(name) or _absent(name) for name in NAMES}
+    return ordered | {name: one for name, one in found.items() if name not in NAMES}, steady
+
+
+def _absent(name: str) -> Measurement:
+    return missing(name, _NOT_SUPPLIED[name])
+
+
+def _of_model(record: RunRecord) -> dict[str, Measurement]:
+    dims = record.header.model
+    if dims is None:
+        reason = "the model's dimensions are not recorded"
+        return {name: missing(name, reason) for name in ("parameters", "trainable_parameters")}
+    return {
+        "parameters": figure("parameters", dims.parameters, "measured", "counted"),
+        "trainable_parameters": figure(
+            "trainable_parameters", dims.trainable_parameters, "measured", "counted"
+        ),
+    }
