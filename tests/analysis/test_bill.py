@@ -1,0 +1,207 @@
+"""The bill balances: for any record its lines add up, none is negative, and it scales with the price."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from math import fsum
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from run_records import PRICE, arbitrary_records, make_record, make_step
+
+from trueup.analysis.bill import LINE_NAMES, Bill, bill_document, make_bill
+from trueup.analysis.measure import summarize
+from trueup.schema import InputError, Measurement, Price, RunRecord
+
+CEILING = "matmul_ceiling_flops_per_s"
+
+
+def ceiling(flops_per_s: float) -> dict[str, Measurement]:
+    return {CEILING: Measurement(value=flops_per_s, unit="FLOP/s", kind="measured", scope="device")}
+
+
+def measured(record: RunRecord, flops_per_s: float | None = 158e9) -> RunRecord:
+    found, steady = summarize(record, extra=None if flops_per_s is None else ceiling(flops_per_s))
+    header = record.header.model_copy(update={"steady": steady})
+    return record.model_copy(update={"measurements": found, "header": header})
+
+
+def seconds_of(bill: Bill) -> dict[str, float]:
+    return {line.name: line.seconds for line in bill.lines}
+
+
+@settings(max_examples=150, deadline=None)
+@given(arbitrary_records(), st.sampled_from([None, 1e6, 1e9, 1e12]), st.booleans())
+def test_the_bill_balances(record: RunRecord, flops_per_s: float | None, with_summary: bool) -> None:
+    if with_summary:
+        record = measured(record, flops_per_s)
+    bill = make_bill(record)
+    assert fsum(line.usd for line in bill.lines) == pytest.approx(bill.total_usd, rel=1e-9, abs=1e-300)
+    assert fsum(line.seconds for line in bill.lines) == pytest.approx(bill.wall_s, rel=1e-9, abs=1e-300)
+    spans_s = fsum(span.seconds for span in record.spans)
+    assert bill.wall_s == pytest.approx(max(record.header.wall_s or 0.0, spans_s), rel=1e-9, abs=1e-9)
+    assert min(line.seconds for line in bill.lines) >= 0
+    assert min(line.usd for line in bill.lines) >= 0
+    if bill.wall_s > 0:
+        assert fsum(line.share for line in bill.lines) == pytest.approx(1, rel=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(arbitrary_records(), st.floats(1e-3, 1e3))
+def test_twice_the_price_is_twice_the_bill(record: RunRecord, usd_per_hour: float) -> None:
+    record = measured(record)
+    one = make_bill(record, Price(usd_per_hour=usd_per_hour, source="x"))
+    two = make_bill(record, Price(usd_per_hour=2 * usd_per_hour, source="x"))
+    assert two.total_usd == pytest.approx(2 * one.total_usd, rel=1e-12, abs=1e-300)
+    for single_line, double_line in zip(one.lines, two.lines, strict=True):
+        assert double_line.usd == pytest.approx(2 * single_line.usd, rel=1e-12, abs=1e-300)
+    for which in ("usd_per_million_useful_tokens", "usd_per_million_useful_tokens_steady"):
+        single, double = getattr(one, which), getattr(two, which)
+        assert (single.value is None) == (double.value is None)
+        if single.value is not None:
+            assert double.value == pytest.approx(2 * single.value)
+
+
+def test_lines_of_a_plain_run() -> None:
+    record = measured(make_record())
+    seconds = seconds_of(make_bill(record))
+    step_s = sum(step.step_s for step in record.steps)
+    assert [name for name in LINE_NAMES if name != "compute"] == list(seconds)
+    assert seconds["load"] == 5.0  # start and load
+    assert seconds["warm_up"] == 5.0  # calibrate and warm-up
+    assert seconds["evaluation"] == 2.0
+    assert seconds["record"] == 0.5
+    assert seconds["padding"] == pytest.approx(step_s * 32 / 512)
+    flop = record.measurements["useful_model_flop"].value
+    assert flop is not None
+    assert seconds["useful_compute"] == pytest.approx(flop / 158e9)
+    split = ("useful_compute", "below_peak", "padding", "head_padding")
+    assert sum(seconds[name] for name in split) == pytest.approx(step_s)
+    assert 0 < seconds["head_padding"] < seconds["padding"]
+
+
+def test_dollars_per_million_tokens() -> None:
+    record = measured(make_record())
+    bill = make_bill(record)
+    assert bill.useful_tokens == 40 * 480
+    assert bill.total_usd == pytest.approx(PRICE.usd_per_hour * bill.wall_s / 3600)
+    assert bill.usd_per_million_useful_tokens.value == pytest.approx(bill.total_usd / (40 * 480) * 1e6)
+    rate = record.measurements["useful_tokens_per_s_steady"]
+    steady = bill.usd_per_million_useful_tokens_steady
+    assert rate.value is not None
+    assert rate.ci is not None
+    assert steady.value == pytest.approx(PRICE.usd_per_hour / (rate.value * 3600) * 1e6)
+    assert steady.ci is not None
+    assert steady.ci[0] < steady.value < steady.ci[1]
+    assert steady.ci[0] == pytest.approx(PRICE.usd_per_hour / 3600 / rate.ci[1] * 1e6)
+    assert steady.ci_method is not None
+    assert steady.ci_method.startswith("within_run")
+
+
+@pytest.mark.parametrize(
+    ("usd_per_hour", "tokens_per_s", "usd_per_million"),
+    [(21.50, 12_275, 0.487), (8.197, 12_275, 0.185), (55.04, 8 * 12_273, 0.156)],
+)
+def test_published_throughputs(usd_per_hour: float, tokens_per_s: float, usd_per_million: float) -> None:
+    rate = Measurement(value=tokens_per_s, unit="tokens/s", kind="quoted")
+    record = make_record().model_copy(update={"measurements": {"useful_tokens_per_s_steady": rate}})
+    bill = make_bill(record, Price(usd_per_hour=usd_per_hour, source="list"))
+    assert bill.usd_per_million_useful_tokens_steady.value == pytest.approx(usd_per_million, abs=6e-4)
+
+
+def test_without_a_ceiling_compute_is_one_line_and_says_why() -> None:
+    bill = make_bill(measured(make_record(), None))
+    names = [line.name for line in bill.lines]
+    assert "compute" in names
+    assert "useful_compute" not in names
+    assert "below_peak" not in names
+    assert any("no matmul ceiling" in note for note in bill.notes)
+
+
+def test_a_ceiling_below_the_rate_reached_is_raised() -> None:
+    bill = make_bill(measured(make_record(), 1e9))
+    seconds = seconds_of(bill)
+    assert seconds["below_peak"] == 0
+    assert any("raised" in note for note in bill.notes)
+
+
+def test_ranks_share_the_work() -> None:
+    alone = seconds_of(make_bill(measured(make_record(), 1e12)))
+    environment = {"world": {"size": 2}}
+    both = seconds_of(make_bill(measured(make_record(header={"environment": environment}), 1e12)))
+    assert both["useful_compute"] == pytest.approx(alone["useful_compute"] / 2)
+
+
+def test_steps_done_again_are_lost_work() -> None:
+    steps = [make_step(number) for number in (*range(1, 21), *range(15, 41))]
+    bill = make_bill(measured(make_record(steps=steps)))
+    lost_s = sum(make_step(number).step_s for number in range(15, 21))
+    assert seconds_of(bill)["lost_work"] == pytest.approx(lost_s)
+    assert bill.useful_tokens == 40 * 480
+
+
+def test_a_run_cut_off_is_billed_from_its_steps() -> None:
+    record = make_record(header={"state": "interrupted", "wall_s": None})
+    bill = make_bill(record)
+    assert bill.useful_tokens == 40 * 480
+    assert seconds_of(bill)["padding"] > 0
+    assert bill.usd_per_million_useful_tokens.value is not None
+    assert bill.usd_per_million_useful_tokens_steady.value is None
+
+
+def test_a_run_without_steps_has_a_bill_but_no_price_per_token() -> None:
+    bill = make_bill(measured(make_record(steps=[])))
+    assert bill.total_usd > 0
+    assert bill.usd_per_million_useful_tokens.value is None
+    assert "no useful token" in (bill.usd_per_million_useful_tokens.reason or "")
+    assert bill.usd_per_million_useful_tokens_steady.value is None
+
+
+@pytest.mark.parametrize("usd_per_hour", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_price_must_be_above_zero_and_finite(usd_per_hour: float) -> None:
+    price = Price.model_construct(usd_per_hour=usd_per_hour, source="x", kind="quoted", as_of=None)
+    with pytest.raises(InputError, match="above zero"):
+        make_bill(make_record(), price)
+
+
+def test_a_run_without_a_price_says_how_to_give_one() -> None:
+    with pytest.raises(InputError, match=r"price\.usd_per_hour"):
+        make_bill(make_record(header={"price": None}))
+
+
+def test_known_counts_measurements_and_the_price() -> None:
+    record = measured(make_record())
+    bill = make_bill(record)
+    assert sum(bill.known.values()) == len(record.measurements) + 1
+    assert bill.known["quoted"] == 1
+
+
+def test_document_keys() -> None:
+    document = json.loads(json.dumps(bill_document(make_bill(measured(make_record())))))
+    assert {
+        "run", "name", "price", "total_usd", "wall_s", "useful_tokens", "usd_per_million_useful_tokens",
+        "usd_per_million_useful_tokens_steady", "lines", "known", "notes",
+    } <= set(document)  # fmt: skip
+    assert {"usd_per_hour", "source", "kind"} <= set(document["price"])
+    assert {"name", "seconds", "usd", "share"} <= set(document["lines"][0])
+    assert {"value", "unit", "kind", "reason", "ci", "ci_method"} <= set(
+        document["usd_per_million_useful_tokens_steady"]
+    )
+
+
+def test_the_bill_survives_storage_to_the_last_bit() -> None:
+    record = measured(make_record())
+    assert make_bill(RunRecord.model_validate_json(record.model_dump_json())) == make_bill(record)
+
+
+def test_the_bill_starts_without_numpy() -> None:
+    code = (
+        "import sys, trueup.analysis.bill\n"
+        "heavy = {'numpy', 'scipy', 'ruptures', 'torch'} & set(sys.modules)\n"
+        "sys.exit(' '.join(heavy) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
