@@ -1,0 +1,240 @@
+"""From a model folder to something that can be trained: base weights in fp32, adapters or all parameters.
+
+B rows, T positions, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from trueup.recipe.models import TuneSection
+from trueup.schema import InputError, ModelDims
+
+from .builtin import ResolvedModel
+from .folder import config_of
+from .masks import additive_mask, block_causal_mask
+from .probe import probe
+from .quiet import silence_libraries
+
+Attention = Literal["sdpa", "eager"]
+
+# Recorded where config.json names more experts than one: ModelDims and its formulas describe dense models.
+EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready for training. `module` is the peft model for LoRA, the causal LM itself otherwise."""
+
+    module: nn.Module
+    base: Any  # the causal LM, of whatever architecture class; its linear layers carry the adapters for LoRA
+    resolved: ResolvedModel
+    section: TuneSection
+    dims: ModelDims
+    max_positions: int | None  # the longest example the model is made for, in tokens
+    attention: Attention
+
+    @property
+    def trainable(self) -> list[tuple[str, nn.Parameter]]:
+        """Names and parameters that the optimizer moves, in the module's order. A tied head appears once."""
+        return [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
+
+    @property
+    def head_weight(self) -> torch.Tensor:
+        """(V, H). The embedding itself where the head is tied."""
+        weight: torch.Tensor = self.base.get_output_embeddings().weight
+        return weight
+
+    def forward_hidden(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, segments_BT: torch.Tensor
+    ) -> torch.Tensor:
+        """Hidden states (B, T, H) after the final norm and before the head; no cache is kept."""
+        mask = block_causal_mask(segments_BT)
+        if self.attention == "eager":
+            mask = additive_mask(mask, self.head_weight.dtype)
+        decoder = getattr(self.base, str(self.base.base_model_prefix))
+        output = decoder(input_ids=tokens_BT, position_ids=positions_BT, attention_mask=mask, use_cache=False)
+        hidden_BTH: torch.Tensor = output.last_hidden_state
+        return hidden_BTH
+
+
+def read_config(resolved: ResolvedModel) -> dict[str, Any]:
+    """The model's config.json, from which its dimensions follow."""
+    return config_of(resolved.folder)
+
+
+def load_tokenizer(resolved: ResolvedModel) -> Any:
+    """The folder's tokenizer; code in the folder is never run. Raises InputError where it cannot be
+    loaded."""
+    from transformers import AutoTokenizer
+
+    silence_libraries()
+    with _input_errors(resolved, "the tokenizer"):
+        return AutoTokenizer.from_pretrained(resolved.folder, local_files_only=True, trust_remote_code=False)
+
+
+def load_model(
+    resolved: ResolvedModel,
+    section: TuneSection,
+    *,
+    torch_device: str | torch.device = "cpu",
+    seed: int = 0,
+    attention: Attention = "sdpa",
+    tokenizer: Any = None,
+) -> LoadedModel:
+    """Loads the weights in fp32, adds adapters for LoRA, checks the result with a few tokens and moves it.
+
+    The adapters' first values depend on `seed` alone; the caller's random state is left as it was. With a
+    `tokenizer`, its vocabulary is compared with the model's. Raises InputError for a model that cannot be
+    trained here: weights missing, remote code needed, unknown LoRA targets, an architecture that the probe
+    finds out.
+    """
+    silence_libraries()
+    dims_of = _dims_maker(resolved)
+    base = _load_base(resolved, attention)
+    _check_vocabulary(resolved, base, tokenizer)
+    module = _add_lora(base, section, seed) if section.method == "lora" else base.requires_grad_(True)
+    lora = sum(p.numel() for name, p in module.named_parameters() if "lora_" in name)
+    trainable = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    total = sum(p.numel() for p in module.parameters())
+    loaded = LoadedModel(
+        module=module,
+        base=base,
+        resolved=resolved,
+        section=section,
+        dims=dims_of(total - lora, trainable, lora),
+        max_positions=_max_positions(base.config),
+        attention=attention,
+    )
+    probe(loaded)
+    module.to(torch_device)
+    module.train()
+    return loaded
+
+
+def _dims_maker(resolved: ResolvedModel) -> Any:
+    config = read_config(resolved)
+    experts = [key for key in EXPERT_KEYS if (config.get(key) or 0) > 1]
+    if experts:
+        raise InputError(
+            f"{resolved.name}: a mixture of experts ({experts[0]}); dense Llama-class models are expected"
+        )
+
+    def make(parameters: int, trainable: int, lora: int) -> ModelDims:
+        try:
+            return ModelDims.from_config(config, parameters=parameters, trainable=trainable, lora=lora)
+        except KeyError as error:
+            raise InputError(
+                f"{resolved.name}: config.json has no {error}, so this is not a Llama-class model, "
+                f"whose floating point operations and memory could be counted"
+            ) from None
+
+    make(0, 0, 0)  # before loading gigabytes
+    return make
+
+
+def _load_base(resolved: ResolvedModel, attention: Attention) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    with _input_errors(resolved, "the model"):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            resolved.folder,
+            dtype=torch.float32,
+            attn_implementation=attention,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    base, info = loaded
+    missing = sorted(info.get("missing_keys", ()))
+    if missing:
+        # transformers fills these with random numbers and goes on
+        raise InputError(
+            f"{resolved.folder}: {len(missing)} of the model's tensors are not in the weight files, "
+            f"first {', '.join(missing[:3])}"
+        )
+    head = base.get_output_embeddings()
+    if head is None or getattr(head, "bias", None) is not None:
+        raise InputError(f"{resolved.name}: a model with an output head without bias is expected")
+    return base
+
+
+def _max_positions(config: Any) -> int | None:
+    """The smaller of the positions that the model has and a sliding window, which the block mask does not
+    draw."""
+    limits = (getattr(config, "max_position_embeddings", None), getattr(config, "sliding_window", None))
+    return min((int(limit) for limit in limits if limit), default=None)
+
+
+def _check_vocabulary(resolved: ResolvedModel, base: Any, tokenizer: Any) -> None:
+    rows = base.get_input_embeddings().weight.shape[0]
+    largest = max(tokenizer.get_vocab().values(), default=-1) if tokenizer is not None else -1
+    if largest >= rows:
+        raise InputError(
+            f"{resolved.name}: the tokenizer has token id {largest}, but the model's embedding has only "
+            f"{rows} rows (ids 0 to {rows - 1}); use the tokenizer that belongs to this model"
+        )
+
+
+def linear_names(base: nn.Module) -> list[str]:
+    """The last part of the names of the linear layers that LoRA can adapt, the head excepted, sorted."""
+    head = base.get_output_embeddings()  # type: ignore[operator]
+    return sorted({name.rpartition(".")[2] for name, m in base.named_modules() if _adaptable(m, head)})
+
+
+def _adaptable(module: nn.Module, head: Any) -> bool:
+    return isinstance(module, nn.Linear) and module is not head
+
+
+def _add_lora(base: Any, section: TuneSection, seed: int) -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+
+    head = base.get_output_embeddings()
+    layers = [f".{name}" for name, module in base.named_modules() if _adaptable(module, head)]
+    unknown = [t for t in section.targets if not any(layer.endswith(f".{t}") for layer in layers)]
+    if unknown or not section.targets:
+        raise InputError(
+            f"tune.targets: {', '.join(unknown) or 'empty'}; this model's linear layers are "
+            f"{', '.join(linear_names(base))} (the head and the embedding stay frozen)"
+        )
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=section.rank,
+        lora_alpha=section.alpha,  # type: ignore[arg-type]  # annotated int, used as a factor
+        lora_dropout=section.dropout,
+        target_modules=list(section.targets),
+    )
+    state = torch.get_rng_state()
+    try:
+        torch.default_generator.manual_seed(seed)
+        module: nn.Module = get_peft_model(base, config)
+    finally:
+        torch.set_rng_state(state)
+    return module
+
+
+@contextmanager
+def _input_errors(resolved: ResolvedModel, what: str) -> Iterator[None]:
+    """What the libraries raise for a folder they cannot use (they raise many kinds), in one kind and one
+    line."""
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        hint = (
+            " (its own code would have to run, which trueup never does)"
+            if "trust_remote_code" in str(error)
+            else ""
+        )
+        raise InputError(f"{resolved.folder}: {what} cannot be loaded{hint}: {lines[0]}") from error
