@@ -1,0 +1,341 @@
+"""Tables for the terminal. Each function gives a rich renderable: `Console().print(bill_text(bill, record))`.
+
+Text from data goes through `Text`, never through rich's markup, and without control characters, so that a
+run called `[red]` or one with an escape sequence in its name is shown as it is. Where output is not a
+terminal, rich leaves colours out and the layout stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from . import headline
+from .wording import (
+    KIND_ORDER,
+    clean,
+    date,
+    dollar_decimals,
+    dollars,
+    duration,
+    interval,
+    line_label,
+    number,
+    quantity,
+    share,
+    words,
+)
+
+if TYPE_CHECKING:
+    from trueup.schema import Event, Measurement, RunHeader, RunRecord
+
+    from .views import BillView, PriceView, SummaryView
+
+BAR_CELLS = 20
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_STATE_STYLES = {
+    "finished": "green",
+    "failed": "red",
+    "interrupted": "yellow",
+    "stopped": "yellow",
+    "running": "cyan",
+}
+_EVENTS_SHOWN = 20
+
+
+def bill_text(bill: BillView, record: RunRecord | None = None) -> RenderableType:
+    """The bill: one headline, one waterfall, one line on how much of it is known (DESIGN §9).
+
+    With the run's record the headline also says model, device and how the run ended, and the last lines say
+    what could not be measured and how busy the neighbours were.
+    """
+    parts: list[RenderableType] = [
+        _bill_title(bill, record),
+        _bill_price(bill),
+        Text(),
+        _bill_lines(bill),
+        Text(),
+    ]
+    parts.append(_known_line(bill.known, record.measurements if record else {}))
+    neighbours = headline.neighbours_text(record.measurements) if record else None
+    parts.extend(Text(line, style="dim") for line in ([neighbours] if neighbours else []))
+    parts.extend(Text(clean(note), style="dim") for note in bill.notes)
+    return Group(*parts)
+
+
+def runs_table(summaries: Iterable[SummaryView]) -> RenderableType:
+    """The list of runs, in the order given."""
+    rows = list(summaries)
+    if not rows:
+        return Text("no runs yet: trueup train RECIPE makes one")
+    table = _table(
+        "run", "name", "state", "started", "took", "model", "device", "useful tokens", "$ per million"
+    )
+    for column in (4, 7, 8):
+        table.columns[column].justify = "right"
+    for row in rows:
+        cost = row.usd_per_million_useful_tokens
+        table.add_row(
+            Text(clean(row.id), style="bold"),
+            Text(clean(row.name)),
+            _state(row.state),
+            Text(date(row.started_at)),
+            Text(duration(row.wall_s) if row.wall_s is not None else "–"),
+            Text(clean(row.model or "–")),
+            Text(clean(row.device or "–")),
+            Text(number(row.useful_tokens) if row.useful_tokens is not None else "–"),
+            Text(dollars(cost) if cost is not None else "–"),
+        )
+    return table
+
+
+def run_text(record: RunRecord) -> RenderableType:
+    """Everything about one run that fits a terminal: spans, evaluations, measurements, events."""
+    parts: list[RenderableType] = [_title(record.header, headline.steps_text(record))]
+    if record.header.reason:
+        parts.append(Text(clean(record.header.reason), style=_STATE_STYLES.get(record.header.state, "")))
+    for title, table in (
+        ("spans", _spans(record)),
+        ("evaluations", _evaluations(record)),
+        ("measurements", _measurements(record.measurements)),
+        ("choices", _choices(record.header)),
+        (f"events ({len(record.events)})", _events(record.events)),
+    ):
+        if table.row_count:
+            parts += [Text(), Text(title, style="bold"), table]
+    hidden = len(record.events) - _EVENTS_SHOWN
+    if hidden > 0:
+        parts.append(Text(f"  … and {hidden} more; --json has them all", style="dim"))
+    return Group(*parts)
+
+
+def prepare_text(report: Mapping[str, Any]) -> RenderableType:
+    """What preparing found: splits, what was dropped or changed and why, and the length histogram.
+
+    `report` is the document that `prepare --json` prints.
+    """
+    splits = " · ".join(f"{words(name)} {count:,}" for name, count in report["splits"].items())
+    lengths = report["tokens"]
+    tokens = " · ".join(f"{key} {number(value)}" for key, value in lengths.items() if key != "total")
+    title = clean(report.get("source") or report["dataset"])
+    parts = [
+        Text.assemble((title, "bold"), "  found prepared" if report["cache_hit"] else "  prepared"),
+        Text(f"{report['records']:,} records: {splits}"),
+        Text(f"tokens in a record: {tokens}; {lengths['total']:,} in all"),
+    ]
+    for what in ("dropped", "changed", "redacted"):
+        parts += _counts(what, report.get(what) or {}, report.get("first") or {})
+    parts += [Text(clean(message), style="yellow") for message in report.get("messages", ())]
+    if report.get("folder"):
+        parts.append(Text(f"in {clean(report['folder'])}", style="dim"))
+    return Group(*parts, Text(), histogram_text(report["length_histogram"]))
+
+
+def histogram_text(histogram: Sequence[tuple[int, int, int]]) -> RenderableType:
+    """Records by length in tokens, one bar a line."""
+    if not histogram:
+        return Text("no lengths were recorded", style="dim")
+    most = max(count for _, _, count in histogram) or 1
+    table = Table.grid(padding=(0, 1))
+    table.add_column(justify="right")
+    table.add_column(justify="right")
+    table.add_column(no_wrap=True)
+    table.add_row(Text("tokens", style="dim"), Text("records", style="dim"), Text())
+    for low, high, count in histogram:
+        table.add_row(
+            Text(f"{low:,} – {high - 1:,}" if high - 1 > low else f"{low:,}"),
+            Text(f"{count:,}"),
+            Text(bar(count / most, 2 * BAR_CELLS), style="cyan"),
+        )
+    return table
+
+
+def bar(part: float, cells: int = BAR_CELLS) -> str:
+    """A bar of eighths of a cell. What is more than nothing shows at least one eighth."""
+    eighths = max(1 if part > 0 else 0, round(min(max(part, 0.0), 1.0) * cells * 8))
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (_EIGHTHS[rest] if rest else "")
+
+
+def _bill_title(bill: BillView, record: RunRecord | None) -> RenderableType:
+    if record is not None:
+        return _title(record.header, headline.steps_text(record))
+    left = Text.assemble((clean(bill.name), "bold"), f" · {clean(bill.run)}")
+    return _TwoEnds(left, Text(duration(bill.wall_s)))
+
+
+def _title(header: RunHeader, steps: str) -> RenderableType:
+    left = Text.assemble(
+        (clean(header.name), "bold"),
+        f" · {clean(header.id)} · {headline.model_text(header)} · {headline.device_text(header)}",
+    )
+    right = Text.assemble(_state(header.state), f" · {steps} · {headline.wall_text(header)}")
+    return _TwoEnds(left, right)
+
+
+def _bill_price(bill: BillView) -> RenderableType:
+    all_in, steady = bill.usd_per_million_useful_tokens, bill.usd_per_million_useful_tokens_steady
+    if all_in.value is None:
+        left = Text(f"no dollars per million useful tokens: {clean(all_in.reason)}")
+    else:
+        left = Text.assemble((dollars(all_in.value), "bold green"), " per million useful tokens, all in")
+    return Group(_TwoEnds(left, _steady(steady)), Text(f"price: {_price(bill.price)}", style="dim"))
+
+
+def _steady(steady: Measurement) -> Text:
+    if steady.value is None:
+        return Text(f"steady: {clean(steady.reason)}", style="dim")
+    text = Text.assemble("steady ", (dollars(steady.value), "bold"))
+    if steady.ci is not None:
+        low, high = (dollars(edge, dollar_decimals(steady.value)) for edge in steady.ci)
+        text.append(f" ({low} to {high} {headline.interval_name(steady)})")
+    return text
+
+
+def _price(price: PriceView) -> str:
+    return f"${number(price.usd_per_hour)} an hour, {clean(price.kind)}: {clean(price.source)}"
+
+
+def _bill_lines(bill: BillView) -> Table:
+    decimals = dollar_decimals(bill.total_usd)
+    largest = max((line.share for line in bill.lines), default=0.0) or 1.0
+    table = Table.grid(padding=(0, 2))
+    table.add_column(min_width=30)
+    for _ in range(3):
+        table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_row(Text(), *(Text(name, style="dim") for name in ("seconds", "$", "share")), Text())
+    for line in bill.lines:
+        if line.seconds == 0 and line.usd == 0:
+            continue
+        style = "green" if line.name in ("useful_compute", "compute") else "yellow"
+        table.add_row(
+            Text(f"  {line_label(line.name)}"),
+            Text(f"{line.seconds:,.2f}"),
+            Text(dollars(line.usd, decimals).replace("$", "")),
+            Text(share(line.share)),
+            Text(bar(line.share / largest), style=style),
+        )
+    table.add_row(
+        Text("  total", style="bold"),
+        Text(f"{bill.wall_s:,.2f}", style="bold"),
+        Text(dollars(bill.total_usd, decimals).replace("$", ""), style="bold"),
+        Text(share(1.0), style="bold"),
+        Text(),
+    )
+    return table
+
+
+def _known_line(known: Mapping[str, int], measurements: Mapping[str, Measurement]) -> Text:
+    kinds = [*KIND_ORDER, *(kind for kind in known if kind not in KIND_ORDER)]
+    text = Text(" · ".join(f"{clean(kind)} {known[kind]}" for kind in kinds if known.get(kind)))
+    missing = headline.unavailable_text(measurements)
+    if missing:
+        text.append(f"\nnot known: {missing}", style="dim")
+    return text
+
+
+class _TwoEnds:
+    """Left and right on one line where both fit, else one below the other."""
+
+    def __init__(self, left: Text, right: Text) -> None:
+        self.left, self.right = left, right
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        gap = options.max_width - self.left.cell_len - self.right.cell_len
+        if gap >= 2:
+            yield Text.assemble(self.left, " " * gap, self.right)
+        else:
+            yield self.left
+            yield self.right
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _state(state: str) -> Text:
+    return Text(clean(state), style=_STATE_STYLES.get(state, ""))
+
+
+def _spans(record: RunRecord) -> Table:
+    total = sum(span.seconds for span in record.spans)
+    table = _table("span", "seconds", "count", "share", "")
+    for column in table.columns[1:4]:
+        column.justify = "right"
+    for span in sorted(record.spans, key=lambda span: -span.seconds):
+        part = span.seconds / total if total else 0.0
+        table.add_row(
+            Text(words(span.name)),
+            Text(f"{span.seconds:,.3f}"),
+            Text(f"{span.count:,}"),
+            Text(share(part)),
+            Text(bar(part), style="cyan"),
+        )
+    return table
+
+
+def _evaluations(record: RunRecord) -> Table:
+    table = _table("step", "split", "loss", "perplexity", "tokens", "took", "")
+    for found in record.evaluations:
+        table.add_row(
+            Text(f"{found.step:,}"),
+            Text(clean(found.split)),
+            Text(f"{found.loss:.4f}"),
+            Text(number(found.perplexity)),
+            Text(f"{found.tokens:,}"),
+            Text(duration(found.seconds)),
+            Text("best" if found.best else "", style="green"),
+        )
+    return table
+
+
+def _measurements(measurements: Mapping[str, Measurement]) -> Table:
+    table = _table("name", "value", "kind", "n", "how, or why not")
+    table.columns[1].justify = table.columns[3].justify = "right"
+    for name, found in measurements.items():
+        if found.value is None:
+            value, how = Text("–", style="dim"), clean(found.reason)
+        else:
+            value, how = Text(quantity(found.value, found.unit, name)), clean(found.method)
+        if found.ci is not None:
+            how += f" ({interval(found.ci, found.unit, name)}, {words(found.ci_method or '95%')})"
+        n = "" if found.n is None else f"{found.n:,}"
+        table.add_row(Text(clean(name)), value, Text(found.kind), Text(n), Text(how, style="dim"))
+    return table
+
+
+def _choices(header: RunHeader) -> Table:
+    table = _table("choice", "value", "reason")
+    for name, choice in header.choices.items():
+        reason = Text(clean(choice.get("reason", "")), style="dim")
+        table.add_row(Text(words(name)), Text(clean(choice.get("value", ""))), reason)
+    return table
+
+
+def _events(events: Sequence[Event]) -> Table:
+    table = _table("at", "kind", "what")
+    table.columns[0].justify = "right"
+    for event in events[:_EVENTS_SHOWN]:
+        table.add_row(Text(duration(event.at_s)), Text(words(event.kind)), Text(clean(event.message)))
+    return table
+
+
+def _counts(
+    title: str, counts: Mapping[str, int], first: Mapping[str, Sequence[Mapping[str, str]]]
+) -> list[Text]:
+    """Counts by reason, and the first rows of each."""
+    if not counts:
+        return []
+    lines = [Text(f"{title} {sum(counts.values()):,}")]
+    for reason, count in counts.items():
+        rows = (f"    {clean(row['where'])}: {clean(row['what'])}" for row in first.get(reason, ()))
+        lines += [Text(f"  {words(reason)} {count:,}"), *(Text(row, style="dim") for row in rows)]
+    return lines
