@@ -1,0 +1,248 @@
+"""The plots of a run, each as inline SVG, or None where the run left nothing to draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .svg import ACCENT, GRID, INK, MUTED, PAPER, SOFT, WARN, Canvas
+from .wording import duration, number, quantity, words
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trueup.schema import Evaluation, RunRecord, Sample, Step
+
+    Floats = NDArray[np.float64]
+
+MOST_POINTS = 1000  # more points than this are binned: no screen shows them apart
+_BINS = 240
+_MARKS = ("D", "s", "^", "v", "P", "X", "o")
+_LABEL_CHARACTERS = 24
+_DOTS_UP_TO = 120
+_LOG_FROM = 12  # a slowest step this many times the median needs a logarithmic axis
+
+
+def loss(record: RunRecord, prefix: str) -> str | None:
+    """Training loss of each step and the evaluations, the best one ringed."""
+    steps = [(s.step, s.loss) for s in record.steps if math.isfinite(s.loss)]
+    held_out = [e for e in record.evaluations if math.isfinite(e.loss)]
+    if not steps and not held_out:
+        return None
+    with Canvas(f"{prefix}-loss") as canvas:
+        axes = canvas.axes
+        if steps:
+            x, low, middle, high = binned(*zip(*steps, strict=True))
+            if len(steps) > MOST_POINTS:
+                axes.fill_between(x, low, high, color=SOFT, linewidth=0)
+            axes.plot(x, middle, color=MUTED, linewidth=1.1, label="training")
+        if held_out:
+            x_eval, y_eval = [e.step for e in held_out], [e.loss for e in held_out]
+            axes.plot(x_eval, y_eval, color=ACCENT, marker="o", markersize=4.5, label="evaluation")
+        for best in [e for e in held_out if e.best][-1:]:
+            axes.plot(
+                [best.step],
+                [best.loss],
+                label="best",
+                color=ACCENT,
+                linestyle="none",
+                marker="o",
+                markersize=11,
+                markerfacecolor="none",
+                markeredgewidth=1.4,
+            )
+        numbers = [step for step, _ in steps] + [e.step for e in held_out]
+        _steps_axis(axes, min(numbers), max(numbers))
+        _label(axes, "step", "loss, nats per token")
+        canvas.legend()
+        return canvas.svg(_loss_words(steps, held_out))
+
+
+def step_time(record: RunRecord, prefix: str) -> str | None:
+    """Seconds of each step; labelled steps marked by what happened; the steady part shaded."""
+    steps = [s for s in record.steps if math.isfinite(s.step_s)]
+    if not steps:
+        return None
+    with Canvas(f"{prefix}-steptime") as canvas:
+        axes = canvas.axes
+        span = steady_steps(record)
+        if span is not None:
+            axes.axvspan(span[0] - 0.5, span[1] + 0.5, color=SOFT, linewidth=0, label="steady part")
+        x, low, middle, high = binned([s.step for s in steps], [s.step_s for s in steps])
+        if len(steps) > MOST_POINTS:
+            axes.fill_between(x, low, high, color=GRID, linewidth=0)
+        marker = "o" if len(steps) <= _DOTS_UP_TO else ""
+        axes.plot(x, middle, color=ACCENT, linewidth=1.1, marker=marker, markersize=2.6)
+        for mark, (label, marked) in zip(_MARKS, by_label(steps).items(), strict=False):
+            axes.plot(
+                [s.step for s in marked],
+                [s.step_s for s in marked],
+                label=words(label),
+                color=INK,
+                linestyle="none",
+                marker=mark,
+                markersize=5.5,
+                markerfacecolor=PAPER,
+            )
+        if max(high) > _LOG_FROM * sorted(middle)[len(middle) // 2] > 0:
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(0, 1.1 * max(high) or 1.0)
+        _steps_axis(axes, steps[0].step, steps[-1].step)
+        _label(axes, "step", "seconds")
+        canvas.legend(columns=3)
+        median = sorted(s.step_s for s in steps)[len(steps) // 2]
+        slowest = max(steps, key=lambda s: s.step_s)
+        return canvas.svg(
+            f"Step time over {len(steps):,} steps: median {duration(median)}, "
+            f"slowest {duration(slowest.step_s)} at step {slowest.step}."
+        )
+
+
+def lengths(record: RunRecord, prefix: str) -> str | None:
+    """Records by length in tokens. Bins differ in width, so bars stand side by side and carry their edges."""
+    histogram = record.header.dataset.length_histogram if record.header.dataset else []
+    if not histogram:
+        return None
+    with Canvas(f"{prefix}-lengths") as canvas:
+        axes = canvas.axes
+        places = range(len(histogram))
+        axes.bar(places, [count for _, _, count in histogram], color=ACCENT, width=0.86)
+        every = max(1, math.ceil(len(histogram) / 9))
+        axes.set_xticks([p - 0.5 for p in places][::every], [number(low) for low, _, _ in histogram][::every])
+        _label(axes, "tokens in a record, from", "records")
+        total = sum(count for _, _, count in histogram)
+        widest = max(histogram, key=lambda part: part[2])
+        return canvas.svg(
+            f"Lengths of {total:,} records, from {histogram[0][0]:,} to {histogram[-1][1] - 1:,} tokens; "
+            f"most have {widest[0]:,} to {widest[1] - 1:,}."
+        )
+
+
+def memory(record: RunRecord, prefix: str) -> str | None:
+    """Resident memory of the process and memory of the device over the run."""
+    gib = 2.0**30
+    series = {
+        "process, resident": _series(record.samples, "host_rss_bytes", gib),
+        "device, allocated": _series(record.samples, "device_allocated_bytes", gib),
+        "device, reserved": _series(record.samples, "device_reserved_bytes", gib),
+        "available on the host": _series(record.samples, "host_available_bytes", gib),
+    }
+    return _over_time(f"{prefix}-memory", series, "GiB", lambda peak: quantity(peak * gib, "bytes"))
+
+
+def cpu(record: RunRecord, prefix: str) -> str | None:
+    """Share of the CPU that this run and everything else used."""
+    series = {
+        "this run": _series(record.samples, "cpu_share", 0.01),
+        "other processes": _series(record.samples, "others_cpu_share", 0.01),
+    }
+    return _over_time(f"{prefix}-cpu", series, "% of the CPU", lambda peak: f"{number(peak, 3)} %")
+
+
+def power(record: RunRecord, prefix: str) -> str | None:
+    series = {"power": _series(record.samples, "power_w")}
+    return _over_time(f"{prefix}-power", series, "watts", lambda peak: f"{number(peak, 3)} W")
+
+
+def temperature(record: RunRecord, prefix: str) -> str | None:
+    series = {"temperature": _series(record.samples, "temperature_c")}
+    return _over_time(f"{prefix}-temperature", series, "°C", lambda peak: f"{number(peak, 3)} °C")
+
+
+def by_label(steps: Sequence[Step]) -> dict[str, list[Step]]:
+    """Steps by what happened at them; past a legend's worth of labels, the rest together as `other`."""
+    found: dict[str, list[Step]] = {}
+    for step in steps:
+        for label in (label[:_LABEL_CHARACTERS] for label in step.labels):
+            known = label in found or len(found) < len(_MARKS) - 1
+            found.setdefault(label if known else "other", []).append(step)
+    return found
+
+
+def steady_steps(record: RunRecord) -> tuple[float, float] | None:
+    """First and last step of the steady part, where the detector found one."""
+    verdict = record.header.steady or {}
+    first, last = verdict.get("start_step"), verdict.get("end_step")
+    if isinstance(first, (int, float)) and isinstance(last, (int, float)) and first <= last:
+        return float(first), float(last)
+    return None
+
+
+def binned(x: Sequence[float], y: Sequence[float]) -> tuple[Floats, Floats, Floats, Floats]:
+    """(x, low, mean, high): as they are up to `MOST_POINTS` points, else of bins of equal count."""
+    import numpy as np
+
+    xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if len(xs) <= MOST_POINTS:
+        return xs, ys, ys, ys
+    edges = np.linspace(0, len(xs), _BINS + 1).astype(np.int64)
+    low = np.minimum.reduceat(ys, edges[:-1])
+    high = np.maximum.reduceat(ys, edges[:-1])
+    sizes = np.diff(edges)
+    mean = np.add.reduceat(ys, edges[:-1]) / sizes
+    return np.add.reduceat(xs, edges[:-1]) / sizes, low, mean, high
+
+
+def _series(samples: Sequence[Sample], sensor: str, unit: float = 1.0) -> list[tuple[float, float]]:
+    return [
+        (sample.at_s, sample.values[sensor] / unit)
+        for sample in samples
+        if sensor in sample.values and math.isfinite(sample.values[sensor])
+    ]
+
+
+def _over_time(
+    name: str, series: dict[str, list[tuple[float, float]]], unit: str, peak_text: Callable[[float], str]
+) -> str | None:
+    """Series over the run's minutes or hours; `peak_text` words the largest value for the description."""
+    drawn = {label: points for label, points in series.items() if points}
+    if not drawn:
+        return None
+    end = max(points[-1][0] for points in drawn.values())
+    scale, time_unit = (60.0, "minutes") if end < 3 * 3600 else (3600.0, "hours")
+    said = []
+    with Canvas(name) as canvas:
+        axes = canvas.axes
+        for colour, dash, (label, points) in zip(
+            (ACCENT, MUTED, WARN, MUTED), ("-", "-", "-", ":"), drawn.items(), strict=False
+        ):
+            x, low, mean, high = binned([at / scale for at, _ in points], [value for _, value in points])
+            if len(points) > MOST_POINTS:
+                axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0)
+            axes.plot(x, mean, color=colour, linewidth=1.4, linestyle=dash, label=label)
+            said.append(f"{label} at most {peak_text(max(value for _, value in points))}")
+        axes.set_ylim(bottom=0)
+        axes.set_xlim(left=0)
+        _label(axes, f"{time_unit} since the start", unit)
+        canvas.legend()
+        return canvas.svg(f"Over {duration(end)}: {'; '.join(said)}.")
+
+
+def _label(axes: Any, x: str, y: str) -> None:
+    """The vertical axis is named above its numbers, level, where a phone's reader sees it."""
+    axes.set_xlabel(x, fontsize=10.5)
+    axes.set_title(y, fontsize=10.5, color=MUTED, pad=8)
+    axes.margins(x=0.02)
+
+
+def _steps_axis(axes: Any, first: int, last: int) -> None:
+    """Whole steps only, and room for at least a few where there is just one."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    pad = max(0.6, 0.02 * (last - first))
+    axes.set_xlim(first - pad, max(last, first + 4) + pad)
+
+
+def _loss_words(steps: Sequence[tuple[int, float]], held_out: Sequence[Evaluation]) -> str:
+    said = []
+    if steps:
+        (first, start), (last, end) = steps[0], steps[-1]
+        said.append(f"Training loss from {start:.3f} at step {first} to {end:.3f} at {last}.")
+    if held_out:
+        best = min(held_out, key=lambda e: e.loss)
+        said.append(f"Evaluation loss from {held_out[0].loss:.3f}, best {best.loss:.3f} at step {best.step}.")
+    return " ".join(said)
