@@ -1,0 +1,92 @@
+"""Files of a run folder that hold whole lines or none, and documents that are replaced whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+CHUNK_BYTES = 1 << 16
+
+
+class LineFile:
+    """Appends lines. What a failed or killed write left behind is cut off before the next one.
+
+    Methods raise OSError; after one, the same lines may be given again. One writer at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+        self._good_bytes = 0  # up to here the file is whole lines
+        self._torn = False
+
+    def append(self, lines: bytes) -> None:
+        """Write all of `lines`, each of which ends in a newline, or none of them."""
+        fd = self._ready()
+        try:
+            rest = memoryview(lines)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+        except BaseException:
+            self._torn = True
+            with contextlib.suppress(OSError):  # tried again before the next write
+                self._cut(fd)
+            raise
+        self._good_bytes += len(lines)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def _ready(self) -> int:
+        if self._fd is None:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644)
+            try:
+                size = os.fstat(fd).st_size
+                self._good_bytes = end_of_last_line(fd, size)
+                self._torn = self._good_bytes < size  # a killed writer's half line
+            except BaseException:
+                os.close(fd)
+                raise
+            self._fd = fd
+        if self._torn:
+            self._cut(self._fd)
+        return self._fd
+
+    def _cut(self, fd: int) -> None:
+        os.ftruncate(fd, self._good_bytes)
+        self._torn = False
+
+
+def end_of_last_line(fd: int, size: int) -> int:
+    """Bytes up to and including the last newline of a file of `size` bytes."""
+    end = size
+    while end > 0:
+        start = max(0, end - CHUNK_BYTES)
+        os.lseek(fd, start, os.SEEK_SET)
+        newline = os.read(fd, end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def replace_document(path: Path, text: str) -> None:
+    """Write a file so that a reader, or a crash at any instant, finds the old text or the new one, whole.
+
+    Raises OSError, and then leaves the old one in place.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
