@@ -1,0 +1,154 @@
+"""The sampler: what it reads is right, a broken sensor does not end it, and it says that the run lives."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trueup.device import CpuDevice, Sensor
+from trueup.telemetry import MemorySink, Sampler
+from trueup.telemetry.host_load import HostLoad, Reading, available_bytes, busy_and_capacity_s, shares
+from trueup.telemetry.process_tree import TICKS_PER_S, process_tree
+from trueup.telemetry.sampler import _next_due, _Reading
+
+
+class OneSensor(CpuDevice):
+    def __init__(self, *sensors: Sensor) -> None:
+        super().__init__()
+        self._sensors = list(sensors)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    stop = time.monotonic() + 10
+    while not condition() and time.monotonic() < stop:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_samples_carry_the_host_and_the_devices_sensors() -> None:
+    sink, ticks = MemorySink(), itertools.count(1)
+    device = OneSensor(Sensor("power_w", lambda: float(next(ticks)), "made up"))
+    with Sampler(device, sink, time.perf_counter, hz=50) as sampler:
+        wait_for(lambda: len(sink.samples) >= 5)
+    assert sampler.samples == len(sink.samples)
+    assert 0 < sampler.cpu_s < 10
+    assert sink.heartbeats >= 2  # the first at once, the last at the end
+    names = {name for sample in sink.samples for name in sample.values}
+    assert {"cpu_share", "others_cpu_share", "host_rss_bytes", "host_available_bytes", "power_w"} <= names
+    times = [sample.at_s for sample in sink.samples]
+    assert times == sorted(times)
+    readings = [sample.values["power_w"] for sample in sink.samples if "power_w" in sample.values]
+    assert readings == [float(i) for i in range(1, len(readings) + 1)]
+
+
+def test_a_broken_sensor_is_dropped_after_one_event() -> None:
+    def broken() -> float:
+        raise OSError("the card fell off the bus")
+
+    sink = MemorySink()
+    sensors = (Sensor("power_w", broken, "made up"), Sensor("clock_mhz", lambda: 1000.0, "made up"))
+    with Sampler(OneSensor(*sensors), sink, time.perf_counter, hz=100):
+        wait_for(lambda: len(sink.samples) >= 5)
+    assert [(event.kind, event.data) for event in sink.events] == [("sensor_lost", {"sensor": "power_w"})]
+    assert "fell off the bus" in sink.events[0].message
+    assert sink.samples[-1].values["clock_mhz"] == 1000
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf])
+def test_a_reading_that_is_no_number_is_absent(value: float | None) -> None:
+    sink = MemorySink()
+    with Sampler(OneSensor(Sensor("power_w", lambda: value, "made up")), sink, time.perf_counter, hz=100):
+        wait_for(lambda: len(sink.samples) >= 2)
+    assert not any("power_w" in sample.values for sample in sink.samples)
+
+
+def test_zero_hz_sends_heartbeats_only() -> None:
+    sink = MemorySink()
+    with Sampler(CpuDevice(), sink, time.perf_counter, hz=0):
+        wait_for(lambda: sink.heartbeats >= 1)
+    assert sink.samples == []
+
+
+def test_stop_without_start_is_harmless() -> None:
+    Sampler(CpuDevice(), MemorySink(), time.perf_counter, hz=1).stop()
+
+
+def test_a_dear_reading_is_taken_less_often() -> None:
+    def dear() -> dict[str, float]:
+        stop = time.thread_time() + 0.003
+        while time.thread_time() < stop:
+            pass
+        return {"power_w": 1.0}
+
+    reading = _Reading("dear", dear)
+    assert reading.take(0.0) == {"power_w": 1.0}
+    assert reading.take(0.5) == {}  # 3 ms at 0.3% of a core: once a second
+    assert reading.take(100.0) == {"power_w": 1.0}
+
+
+@given(late=st.floats(0, 100), period=st.floats(0.01, 2))
+def test_the_next_instant_is_on_the_grid_and_ahead(late: float, period: float) -> None:
+    due, missed = _next_due(10.0, period, 10.0 + late)
+    assert due == pytest.approx(10.0 + (missed + 1) * period)
+    assert 10.0 + late - 1e-9 <= due <= 10.0 + late + period + 1e-9
+
+
+def test_shares_from_counters() -> None:
+    first = Reading(at_s=0, own_s=5, busy_s=100, capacity_s=1000)
+    last = Reading(at_s=10, own_s=10, busy_s=112, capacity_s=1020)
+    # 5 CPU seconds of our own in 10 s on two CPUs; the machine was busy for 12, so 7 were others'
+    assert shares(first, last, cpus=2) == {"cpu_share": 0.25, "others_cpu_share": 0.35}
+    assert shares(first, first, cpus=2) == {}
+    stopped = last._replace(capacity_s=1000)
+    assert shares(first, stopped, cpus=2) == {"cpu_share": 0.25}
+
+
+def test_stolen_time_is_busy_and_waiting_for_a_disk_is_not() -> None:
+    #                                       user nice system idle iowait irq softirq steal guest guest_nice
+    busy, capacity = busy_and_capacity_s(b"cpu  100 10 20 1000 500 3 4 63 90 0")
+    assert busy == 200 / TICKS_PER_S
+    assert capacity == 1700 / TICKS_PER_S
+
+
+def test_available_memory_is_read_in_bytes() -> None:
+    assert (
+        available_bytes(b"MemTotal:  9 kB\nMemFree:  1 kB\nMemAvailable:    2048 kB\nBuffers: 0 kB\n")
+        == 2048 * 1024
+    )
+
+
+def test_a_child_counts_as_ours() -> None:
+    tree = process_tree()
+    before_s, before_bytes = tree.read()
+    code = (
+        "x = bytearray(80 << 20)\nimport time\nt = time.process_time()\n"
+        "while time.process_time() - t < 0.2: pass\ninput()"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    try:
+        wait_for(lambda: (tree.read()[0] - before_s) > 0.2)
+        assert tree.read()[1] - before_bytes > 60 << 20
+    finally:
+        child.communicate(b"\n")
+    # ended and waited for: its time stays with us, its memory does not
+    after_s, after_bytes = tree.read()
+    assert after_s - before_s > 0.2
+    assert after_bytes - before_bytes < 60 << 20
+
+
+def test_first_reading_has_no_share_and_the_second_has() -> None:
+    load = HostLoad()
+    time.sleep(0.05)
+    values = load.read()
+    assert 0 <= values["cpu_share"] <= 1
+    assert 0 <= values["others_cpu_share"] <= 1
+    assert values["host_rss_bytes"] > 1 << 20
+    assert values["host_available_bytes"] > 1 << 20
