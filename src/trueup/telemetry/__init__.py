@@ -1,0 +1,23 @@
+"""Timeline of spans, sampler, compile log, environment, and the run folder they are written to."""
+
+from .compile_log import Compile, CompileLog
+from .environment import collect
+from .memory_sink import MemorySink
+from .origin import process_origin
+from .run_folder import RunFolder
+from .sampler import Sampler
+from .tee_sink import TeeSink
+from .timeline import Span, Timeline
+
+__all__ = [
+    "Compile",
+    "CompileLog",
+    "MemorySink",
+    "RunFolder",
+    "Sampler",
+    "Span",
+    "TeeSink",
+    "Timeline",
+    "collect",
+    "process_origin",
+]
