@@ -1,0 +1,324 @@
+"""The store: what all runs left, in one database, fed from the run folders.
+
+The run folders hold the truth. The database is an index of them that can be deleted and is built again; runs
+whose folder was deleted live on in it, without their samples.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DataError, IntegrityError, StatementError
+
+from trueup.schema import InputError, RunHeader, RunRecord, StorageError
+from trueup.schema.measurement import Frozen
+from trueup.schema.run import (
+    EVENTS_FILE,
+    HEADER_FILE,
+    HEARTBEAT_FILE,
+    HEARTBEAT_STALE_S,
+    MEASUREMENTS_FILE,
+    SEGMENTS_FILE,
+    STEPS_FILE,
+)
+
+from . import tables
+from .database import (
+    DATABASE_FILE,
+    closed_on_error,
+    copy_to_memory,
+    explained,
+    is_refused_by_disk,
+    open_for_reading,
+    open_for_writing,
+    writing,
+)
+from .liveness import parse_instant
+from .migrate import HEAD, create_in_memory, migrate, version_of
+from .rows import SERIES, measurement_of, record_of, rows_of, run_row
+from .run_folder import read_run_folder
+
+RUNS_FOLDER = "runs"
+IMPORTED_FILE = "imported.json"  # in a run folder: it came from another machine, and when
+LOCK_TIMEOUT_S = 10.0
+
+# A change to any of these, or to its size, means that the folder is to be read again.
+_SIGNED = (HEADER_FILE, MEASUREMENTS_FILE, SEGMENTS_FILE, STEPS_FILE, EVENTS_FILE, HEARTBEAT_FILE)
+_LISTED = (
+    "useful_tokens",
+    "useful_tokens_per_s",
+    "usd_per_million_useful_tokens",
+    "usd_per_million_useful_tokens_steady",
+    "eval_perplexity_first",
+    "eval_perplexity_best",
+)
+
+
+class RunSummary(Frozen):
+    """One row of `runs list`. Figures are the run's stored measurements, None where it has none."""
+
+    id: str
+    name: str
+    state: str
+    reason: str | None
+    started_at: str
+    ended_at: str | None
+    wall_s: float | None
+    model: str | None
+    device: str | None
+    imported_at: str | None
+    useful_tokens: float | None = None
+    useful_tokens_per_s: float | None = None
+    usd_per_million_useful_tokens: float | None = None
+    usd_per_million_useful_tokens_steady: float | None = None
+    eval_perplexity_first: float | None = None
+    eval_perplexity_best: float | None = None
+
+
+class Store:
+    """Open with `Store.open`; call `sync` before asking, so that the newest runs are known. For one thread.
+
+    Every method may raise StorageError (locked for too long, full disk, damaged file) that says what to do.
+    """
+
+    def __init__(self, home: Path, engine: Engine, *, read_only: bool) -> None:
+        self.home = home
+        self.read_only = read_only
+        self._engine = engine
+        self._in_memory = False
+
+    @classmethod
+    def open(cls, home: Path, *, read_only: bool = False, lock_timeout_s: float = LOCK_TIMEOUT_S) -> Store:
+        """The store of a trueup home, made if absent. A home that cannot be written is opened for reading;
+        `store.read_only` tells."""
+        file = home / DATABASE_FILE
+        read_only = read_only or not _ready_for_writing(home)
+        if not read_only:
+            try:
+                with explained(home):
+                    engine = open_for_writing(file, lock_timeout_s)
+                    with closed_on_error(engine):
+                        migrate(engine)
+                return cls(home, engine, read_only=False)
+            except StorageError as error:
+                if not is_refused_by_disk(error.__cause__):
+                    raise
+        with explained(home):
+            if not file.exists():
+                store = cls(home, copy_to_memory(None), read_only=True)
+                create_in_memory(store._engine)
+                store._in_memory = True
+                return store
+            store = cls(home, open_for_reading(file, lock_timeout_s), read_only=True)
+            with closed_on_error(store._engine):
+                at_head = version_of(store._engine) == HEAD
+            if not at_head:
+                store._move_to_memory()
+                migrate(store._engine)
+            return store
+
+    def sync(self) -> list[str]:
+        """Reads run folders that are new or have changed. Returns what was wrong with those left out.
+
+        On a read-only or full disk the news is kept in memory, for this process only.
+        """
+        try:
+            return self._read_changed_folders()
+        except StorageError as error:
+            if self.read_only or not is_refused_by_disk(error.__cause__):
+                raise
+            note = str(error)
+        self._engine.dispose()
+        with explained(self.home):
+            self._engine, self.read_only = open_for_reading(self.home / DATABASE_FILE, LOCK_TIMEOUT_S), True
+        return [f"{note} What is new is shown, not kept.", *self._read_changed_folders()]
+
+    def _read_changed_folders(self) -> list[str]:
+        with explained(self.home), self._engine.connect() as connection:
+            rows = connection.execute(select(tables.runs.c.id, tables.runs.c.signature, tables.runs.c.state))
+            known = {row.id: (row.signature, row.state) for row in rows}
+        problems = []
+        for folder in _run_folders(self.home):
+            if _is_just_starting(folder):
+                continue
+            signature, state = known.get(folder.name, (None, None))
+            if state not in (None, "running") and signature == _signature(folder):
+                continue
+            try:
+                self.ingest(folder)
+            except InputError as error:
+                problems.append(f"run folder left out: {error}")
+        return problems
+
+    def ingest(self, folder: Path) -> str:
+        """Reads one run folder into the database, in one transaction; returns the run's id. InputError if it
+        is not a run folder or holds another run than its name says."""
+        signature = _signature(folder)  # before reading: a change while reading is then seen next time
+        record = read_run_folder(folder, samples=False)
+        run_id = record.header.id
+        if run_id != folder.name:
+            raise InputError(f"{folder} holds the run {run_id}; a run folder is named after its run")
+        if self.read_only and not self._in_memory:
+            self._move_to_memory()
+        imported_at = _imported_at(folder)
+        try:
+            with explained(self.home), writing(self._engine) as connection:
+                connection.execute(delete(tables.runs).where(tables.runs.c.id == run_id))
+                row = run_row(record.header, signature=signature, imported_at=imported_at)
+                connection.execute(insert(tables.runs), row)
+                for table, rows in rows_of(record):
+                    if rows:
+                        connection.execute(insert(table), rows)
+        except (OverflowError, UnicodeError, StatementError) as error:
+            raise InputError(f"{folder} holds a value that the database cannot keep: {error}") from None
+        except StorageError as error:
+            if isinstance(error.__cause__, DataError | IntegrityError):
+                raise InputError(f"{folder} contradicts itself: {error.__cause__.orig}") from None
+            raise
+        return run_id
+
+    def runs(self) -> list[RunSummary]:
+        """All runs, newest first."""
+        figures: dict[str, dict[str, float | None]] = {}
+        shown = [column for column in tables.runs.columns if column.name in RunSummary.model_fields]
+        m = tables.measurements.c
+        with explained(self.home), self._engine.connect() as connection:
+            for row in connection.execute(select(m.name, m.run_id, m.value).where(m.name.in_(_LISTED))):
+                figures.setdefault(row.run_id, {})[row.name] = row.value
+            runs = [
+                RunSummary(**row, **figures.get(row["id"], {}))
+                for row in connection.execute(select(*shown)).mappings()
+            ]
+        return sorted(runs, key=lambda run: _age(run.started_at, run.id), reverse=True)
+
+    def resolve(self, ref: str) -> str:
+        """The id of the run meant by an id, `last`, a name, or a unique prefix of an id. InputError if there
+        is none, or more than one."""
+        r = tables.runs.c
+        with explained(self.home), self._engine.connect() as connection:
+            rows = connection.execute(select(r.id, r.name, r.started_at)).all()
+        rows = sorted(rows, key=lambda row: _age(row.started_at, row.id), reverse=True)
+        if any(row.id == ref for row in rows):
+            return ref
+        if not rows:
+            raise InputError(f"there are no runs yet in {self.home}; `trueup train RECIPE` makes one")
+        if ref == "last":
+            return str(rows[0].id)
+        named = [row for row in rows if row.name == ref]
+        found = named or [row for row in rows if ref and row.id.startswith(ref)]
+        if len(found) == 1:
+            return str(found[0].id)
+        if found:
+            listed = ", ".join(f"{row.id} ({row.name}, {row.started_at})" for row in found[:10])
+            more = f" and {len(found) - 10} more" if len(found) > 10 else ""
+            what = "are named" if named else "have an id that begins with"
+            raise InputError(f"{len(found)} runs {what} '{ref}': {listed}{more}; give the id of one")
+        import difflib  # only a mistyped reference needs it
+
+        near = difflib.get_close_matches(ref, {text for row in rows for text in (row.id, row.name)})
+        meant = f"did you mean {' or '.join(near)}?" if near else "`trueup runs list` shows all"
+        raise InputError(f"there is no run '{ref}'; {meant}")
+
+    def record(self, run_id: str, *, samples: bool = False) -> RunRecord:
+        """A run as stored. Samples come from the run folder; they are empty where it is gone."""
+        r, m = tables.runs.c, tables.measurements.c
+        series: dict[str, tuple[Frozen, ...]] = {}
+        with explained(self.home), self._engine.connect() as connection:
+            header = connection.execute(select(r.header).where(r.id == run_id)).scalar_one_or_none()
+            if header is None:
+                raise InputError(f"there is no run with the id '{run_id}' in {self.home}")
+            rows = connection.execute(select(tables.measurements).where(m.run_id == run_id).order_by(m.seq))
+            measurements = {row["name"]: measurement_of(row) for row in rows.mappings()}
+            for name, (table, model) in SERIES.items():
+                query = select(table).where(table.c.run_id == run_id).order_by(table.c.seq)
+                found = connection.execute(query).mappings()
+                series[name] = tuple(record_of(model, table, row) for row in found)
+        folder = self.home / RUNS_FOLDER / run_id
+        read = read_run_folder(folder).samples if samples and (folder / HEADER_FILE).exists() else ()
+        parts = {"header": RunHeader.model_validate(header), "measurements": measurements, "samples": read}
+        return RunRecord.model_validate({**parts, **series})
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _move_to_memory(self) -> None:
+        with explained(self.home):
+            memory = copy_to_memory(self._engine)
+        self._engine.dispose()
+        self._engine, self._in_memory = memory, True
+
+
+def _ready_for_writing(home: Path) -> bool:
+    """Whether the home is there, made if need be, and can be written."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(f"TRUEUP_HOME ({home}) is not a folder; set it to one") from None
+    except OSError as error:
+        raise StorageError(
+            f"TRUEUP_HOME ({home}) cannot be made: {error.strerror}; set it to a folder that can be written"
+        ) from None
+    file = home / DATABASE_FILE
+    return os.access(home, os.W_OK) and (not file.exists() or os.access(file, os.W_OK))
+
+
+def _run_folders(home: Path) -> Iterator[Path]:
+    """The folders in runs/, in name order; hidden ones are being made by an import."""
+    try:
+        with os.scandir(home / RUNS_FOLDER) as entries:
+            names = sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"{home / RUNS_FOLDER} cannot be read: {error.strerror}") from None
+    yield from (home / RUNS_FOLDER / name for name in names)
+
+
+def _signature(folder: Path) -> str:
+    """Sizes and times of the files that a run writes to; cheap, so that thousands of folders are."""
+    parts = []
+    for name in _SIGNED:
+        try:
+            found = os.stat(f"{folder}/{name}")
+            parts.append(f"{found.st_size}.{found.st_mtime_ns}")
+        except OSError:
+            parts.append("-")
+    return " ".join(parts)
+
+
+def _is_just_starting(folder: Path) -> bool:
+    """A folder made moments ago whose run.json is still to come."""
+    try:
+        if os.path.exists(f"{folder}/{HEADER_FILE}"):
+            return False
+        return time.time() - os.stat(folder).st_mtime < HEARTBEAT_STALE_S
+    except OSError:
+        return True  # it was removed meanwhile
+
+
+def _imported_at(folder: Path) -> str | None:
+    try:
+        return str(json.loads((folder / IMPORTED_FILE).read_bytes())["imported_at"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _age(started_at: str, run_id: str) -> tuple[float, str]:
+    started = parse_instant(started_at)
+    return (started.timestamp() if started else 0.0, run_id)

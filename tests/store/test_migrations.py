@@ -1,0 +1,97 @@
+"""Migrations: from nothing to the newest tables, the same tables the code believes in, all or nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from store_records import make_record, write_folder
+
+from trueup.schema import Evaluation, Event, Measurement, SpanTotal, Step, StorageError
+from trueup.store import Store, migrate, tables
+from trueup.store.database import open_for_writing, writing
+
+
+def test_an_empty_file_becomes_the_newest_tables(tmp_path: Path) -> None:
+    (tmp_path / "trueup.sqlite").touch()
+    with Store.open(tmp_path):
+        pass
+    engine = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
+    assert migrate.version_of(engine) == migrate.HEAD
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, tables.metadata) == []
+    raw = sqlite3.connect(tmp_path / "trueup.sqlite")
+    assert raw.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    raw.close()
+
+
+def test_the_revisions_named_in_the_code_are_those_in_the_folder() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(migrate.MIGRATIONS))
+    script = ScriptDirectory.from_config(config)
+    assert script.get_heads() == [migrate.HEAD]
+    assert tuple(r.revision for r in script.walk_revisions())[::-1] == migrate.REVISIONS
+
+
+def test_every_field_of_a_record_has_its_column() -> None:
+    pairs = [
+        (tables.spans, SpanTotal),
+        (tables.events, Event),
+        (tables.steps, Step),
+        (tables.evaluations, Evaluation),
+    ]
+    for table, model in pairs:
+        assert {column.name for column in table.columns} - {"run_id", "seq"} == set(model.model_fields)
+    split = (set(Measurement.model_fields) - {"ci"}) | {"ci_low", "ci_high", "name"}
+    assert {column.name for column in tables.measurements.columns} - {"run_id", "seq"} == split
+
+
+def test_a_database_of_a_newer_trueup_is_left_alone(tmp_path: Path) -> None:
+    Store.open(tmp_path).close()
+    raw = sqlite3.connect(tmp_path / "trueup.sqlite")
+    with raw:
+        raw.execute("UPDATE alembic_version SET version_num = '9999'")
+    for read_only in (False, True):
+        with pytest.raises(StorageError, match=r"newer trueup.*9999.*update trueup"):
+            Store.open(tmp_path, read_only=read_only)
+    assert raw.execute("SELECT version_num FROM alembic_version").fetchone() == ("9999",)
+    raw.close()
+
+
+def test_an_older_database_is_read_without_being_changed(tmp_path: Path) -> None:
+    (tmp_path / "trueup.sqlite").touch()
+    write_folder(tmp_path, *make_record())
+    with Store.open(tmp_path, read_only=True) as store:
+        store.sync()
+        assert len(store.runs()) == 1
+    assert (tmp_path / "trueup.sqlite").stat().st_size == 0
+
+
+def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path) -> None:
+    engine = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
+    with writing(engine) as connection:
+        connection.exec_driver_sql("CREATE TABLE steps (in_the_way INTEGER)")
+    with pytest.raises(StorageError, match="already exists"):
+        Store.open(tmp_path)
+    raw = sqlite3.connect(tmp_path / "trueup.sqlite")
+    assert raw.execute("SELECT name FROM sqlite_master").fetchall() == [("steps",)]
+    raw.close()
+
+
+def test_tables_can_be_taken_away_again(tmp_path: Path) -> None:
+    from alembic import command
+
+    Store.open(tmp_path).close()
+    config = Config()
+    config.set_main_option("script_location", str(migrate.MIGRATIONS))
+    engine = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
+    with writing(engine) as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+    assert migrate.version_of(engine) is None
