@@ -45,7 +45,7 @@ class SpanName:
 
 
 class Segment(Frozen):
-    """An unbroken stretch of the wall clock under one span name. A run's segments partition its wall clock."""
+    """An unbroken stretch of wall clock under one span name. A run's segments partition its wall clock."""
 
     name: str
     start_s: float
