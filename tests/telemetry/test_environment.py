@@ -39,7 +39,7 @@ def test_the_record_is_whole_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
             "versions",
             "commit",
             "device",
-            "device_missing",
+            "missing_sensors",
             "variables",
             "load",
             "instance",

@@ -22,6 +22,7 @@ class CpuDevice:
     """All the processors of this machine as one device."""
 
     kind: ClassVar[DeviceKind] = "cpu"
+    collective_backend: ClassVar[str] = "gloo"
     index = 0
     count = 1
 

@@ -63,6 +63,10 @@ class Device(Protocol):
         """Devices of this kind that this process can see."""
 
     @property
+    def collective_backend(self) -> str:
+        """What `torch.distributed.init_process_group` takes for this kind: gloo, nccl, neuron."""
+
+    @property
     def torch_device(self) -> torch.device: ...
 
     def synchronize(self) -> None:

@@ -45,7 +45,7 @@ GIT_WITHIN_S = 2.0
 
 def collect(device: Device, *, metadata: bool) -> dict[str, Any]:
     """The environment as a JSON-able dictionary of sections: host, process, versions, commit, device,
-    device_missing, variables, load, instance. Takes about 0.3 s.
+    missing_sensors, variables, load, instance. Takes about 0.3 s.
 
     `metadata` asks the cloud's metadata service, for 2 s at most.
     """
@@ -55,7 +55,7 @@ def collect(device: Device, *, metadata: bool) -> dict[str, Any]:
         "versions": _versions(),
         "commit": commit_of(Path(trueup.__file__).resolve()),
         "device": device.describe(),
-        "device_missing": device.missing(),
+        "missing_sensors": device.missing(),
         "variables": variables_that_matter(os.environ),
         "load": _load(),
         "instance": instance(metadata=metadata),
