@@ -1,0 +1,1 @@
+"""The measured loop: open, warm up, step, evaluate, keep, record."""

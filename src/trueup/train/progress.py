@@ -19,13 +19,13 @@ class Progress:
         self._total_steps = total_steps
         self._price = price
         self._line_shown = False
+        self._useful_tokens = 0
 
-    def step(
-        self, step: Step, *, wall_s: float, limit_s: float | None, training_s: float, useful: int
-    ) -> None:
+    def step(self, step: Step, *, wall_s: float, limit_s: float | None, training_s: float) -> None:
         if not self._live:
             return
-        rate = useful / training_s if training_s > 0 else 0.0
+        self._useful_tokens += step.useful_tokens
+        rate = self._useful_tokens / training_s if training_s > 0 else 0.0
         left_s = training_s / step.step * (self._total_steps - step.step)
         if limit_s is not None:
             left_s = min(left_s, max(0.0, limit_s - wall_s))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from trueup.recipe import Recipe
@@ -29,11 +31,22 @@ class StopRule:
         return None
 
 
-def stop_rule(recipe: Recipe, price: Price | None, steps_per_epoch: int) -> StopRule:
+def total_steps(recipe: Recipe, steps_of_epoch: Callable[[int], int]) -> int:
+    """Steps that `epochs` and `max_steps` allow. Examples are packed anew in each epoch, so epochs differ in
+    their number of steps and are counted one by one: the last example of the last epoch is trained too."""
+    limit, total = recipe.train.max_steps, 0
+    whole, part = divmod(recipe.train.epochs, 1)
+    for epoch in range(int(whole)):
+        total += steps_of_epoch(epoch)
+        if limit is not None and total >= limit:
+            return limit
+    if part:
+        total += math.ceil(part * steps_of_epoch(int(whole)))
+    return total if limit is None else min(total, limit)
+
+
+def stop_rule(recipe: Recipe, price: Price | None, steps_of_epoch: Callable[[int], int]) -> StopRule:
     """Limits of this recipe. Dollars become seconds at the run's price."""
-    total_steps = max(1, round(recipe.train.epochs * steps_per_epoch))
-    if recipe.train.max_steps is not None:
-        total_steps = min(total_steps, recipe.train.max_steps)
     stop = recipe.train.stop
     limits: list[tuple[float, str]] = []
     if stop.minutes is not None:
@@ -41,4 +54,4 @@ def stop_rule(recipe: Recipe, price: Price | None, steps_per_epoch: int) -> Stop
     if stop.usd is not None and price is not None:
         limits.append((stop.usd / price.usd_per_hour * 3600, f"train.stop.usd ({stop.usd:g})"))
     wall_s, condition = min(limits, default=(None, ""))
-    return StopRule(total_steps, wall_s, stop.useful_tokens, condition)
+    return StopRule(total_steps(recipe, steps_of_epoch), wall_s, stop.useful_tokens, condition)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from trueup.schema import InputError
 
 if TYPE_CHECKING:
     import torch
+
+Item = TypeVar("Item")
 
 BUCKET_BYTES = (
     25 << 20
@@ -29,9 +31,20 @@ class World:
         """The leading rank keeps the record and prints."""
         return self.rank == 0
 
-    def share(self, items: list[object]) -> list[object]:
-        """This rank's part of a list every rank knows: every size-th item."""
+    def share(self, items: Sequence[Item]) -> Sequence[Item]:
+        """This rank's part of a list that every rank knows: every size-th item."""
         return items[self.rank :: self.size]
+
+    def leader_first(self, work: Callable[[], Item]) -> Item:
+        """Work whose result is kept on disk: the leading rank does it, then the others find it done."""
+        if self.size == 1:
+            return work()
+        if self.leads:
+            result = work()
+            self.wait_for_all()
+            return result
+        self.wait_for_all()
+        return work()
 
     def sum(self, values: list[float]) -> list[float]:
         """Elementwise sum over ranks, in double precision."""
@@ -80,10 +93,13 @@ class World:
 
             dist.barrier()
 
-    def close(self) -> None:
-        if self.size > 1:
+    def close(self, *, failed: bool = False) -> None:
+        """Leave together: a rank that goes while another still talks to it is aborted by gloo. After a failure
+        nobody is waited for: the others may never come, and the launcher ends them."""
+        if self.size > 1 and not failed:
             import torch.distributed as dist
 
+            dist.barrier()
             dist.destroy_process_group()
 
 

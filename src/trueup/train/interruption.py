@@ -1,0 +1,47 @@
+"""Ctrl-C and SIGTERM: asked once, the run ends at the next safe place; asked twice, at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Self
+
+
+class Interrupted(BaseException):
+    """The run was asked to end. Not an Exception: no handler for failures may swallow it."""
+
+
+class Interruption:
+    """Catches the signals while open. Between `polite` and the end a first signal only sets `requested`,
+    which the loop reads between micro-batches; at any other time it raises Interrupted where it lands."""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.requested: str | None = None
+        self.polite = False
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in self.SIGNALS:
+                self._before[number] = signal.signal(number, self._caught)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def check(self) -> None:
+        """Raise Interrupted if a signal has come."""
+        if self.requested:
+            raise Interrupted(self.requested)
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        again = self.requested is not None
+        self.requested = f"{signal.Signals(number).name} received"
+        if again or not self.polite:
+            raise Interrupted(self.requested)

@@ -1,0 +1,216 @@
+"""One execution of a recipe, always recorded: finished, failed or interrupted, with what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TextIO
+
+from trueup import __version__
+from trueup.analysis.bill import make_bill
+from trueup.analysis.measure import summarize
+from trueup.analysis.outcomes import of_wall_clock
+from trueup.catalog import instance_price
+from trueup.device import Device
+from trueup.recipe import LoadedRecipe, Recipe
+from trueup.schema import InputError, Measurement, Price, RunHeader, RunRecord, RunState, SpanName
+from trueup.schema.protocols import Sink
+from trueup.telemetry import MemorySink, Sampler, TeeSink, Timeline, collect, process_origin
+
+from .failure import Failure, explain
+from .interruption import Interrupted, Interruption
+from .loop import run_loop
+from .measured import measured_here
+from .progress import Progress
+from .session import Places, Session, open_session
+from .stop import stop_rule
+from .world import World
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. `error` is what ended it, where something did."""
+
+    header: RunHeader
+    measurements: dict[str, Measurement]
+    error: BaseException | None
+
+
+def price_of(recipe: Recipe) -> Price | None:
+    """The recipe's own price, else the catalog's for its instance, else none."""
+    if recipe.price is not None:
+        return Price(**recipe.price.model_dump())
+    if recipe.platform.instance is not None:
+        return instance_price(recipe.platform.instance)
+    return None
+
+
+def execute(
+    loaded: LoadedRecipe,
+    *,
+    run_id: str,
+    name: str,
+    world: World,
+    device: Device,
+    places: Places,
+    sink: Sink,
+    stream: TextIO | None,
+) -> Outcome:
+    """Run the recipe and emit its record to `sink`. Never raises for what ends a run: see `Outcome.error`.
+
+    `stream` is where a person watches, or None. On ranks other than the leading one nothing is recorded.
+    """
+    kept = MemorySink()
+    tee = TeeSink(kept, sink) if world.leads else kept
+    origin_perf, started_at = process_origin()
+    timeline = Timeline(tee, origin_perf)
+    header = _first_header(loaded, run_id, name, world, started_at)
+    tee.header(header)
+    session: Session | None = None
+    sampler = Sampler(device, tee, timeline.now, loaded.recipe.telemetry.hz)
+    failure: Failure | None = None
+    reason: str | None = None
+    with Interruption() as interruption, sampler:
+        try:
+            header = _with_environment(header, loaded.recipe, device, world, timeline)
+            tee.header(header)
+            session, header = _open(loaded.recipe, header, world, device, timeline, places, stream)
+            tee.header(header)
+            reason = _train(session, tee, stream, interruption)
+        except (Exception, Interrupted) as error:
+            failure = explain(error, session, kept.steps)
+            timeline.event(failure.state, failure.reason, **failure.data)
+        interruption.polite = True  # what was measured is kept before a late signal counts
+        device.synchronize()
+    return _conclude(header, kept, tee, timeline, session, sampler, failure, reason)
+
+
+def _first_header(loaded: LoadedRecipe, run_id: str, name: str, world: World, started_at: str) -> RunHeader:
+    return RunHeader(
+        id=run_id,
+        name=name,
+        state="running",
+        trueup_version=__version__,
+        recipe=loaded.recipe.model_dump(mode="json"),
+        recipe_digest=loaded.digest,
+        recipe_sources=loaded.sources,
+        environment={"world": {"size": world.size}},
+        price=price_of(loaded.recipe),
+        started_at=started_at,
+    )
+
+
+def _with_environment(
+    header: RunHeader, recipe: Recipe, device: Device, world: World, timeline: Timeline
+) -> RunHeader:
+    with timeline.span(SpanName.LOAD):
+        found = collect(device, metadata=recipe.platform.metadata)
+    return header.model_copy(update={"environment": {**found, "world": {"size": world.size}}})
+
+
+def _open(
+    recipe: Recipe,
+    header: RunHeader,
+    world: World,
+    device: Device,
+    timeline: Timeline,
+    places: Places,
+    stream: TextIO | None,
+) -> tuple[Session, RunHeader]:
+    session = open_session(
+        recipe,
+        world=world,
+        device=device,
+        timeline=timeline,
+        price=header.price,
+        places=places,
+        say=_speaker(stream),
+    )
+    return session, header.model_copy(
+        update={
+            "model": session.model.dims,
+            "dataset": session.prepared.facts,
+            "choices": {key: choice.as_dict() for key, choice in session.choices.items()},
+        }
+    )
+
+
+def _speaker(stream: TextIO | None) -> Callable[[str], None]:
+    def say(text: str) -> None:
+        if stream is not None:
+            print(text, file=stream, flush=True)
+
+    return say
+
+
+def _train(session: Session, sink: Sink, stream: TextIO | None, interruption: Interruption) -> str:
+    rule = stop_rule(session.recipe, session.price, lambda epoch: len(session.epoch(epoch)))
+    progress = Progress(stream if session.world.leads else None, rule.total_steps, session.price)
+    for key, choice in session.choices.items():
+        progress.note(f"{key}: {choice.value} ({choice.reason})")
+    interruption.polite = True
+    try:
+        return run_loop(session, rule, sink, progress, interruption)
+    finally:
+        progress.close()
+        interruption.polite = False
+
+
+def _conclude(
+    header: RunHeader,
+    kept: MemorySink,
+    sink: Sink,
+    timeline: Timeline,
+    session: Session | None,
+    sampler: Sampler,
+    failure: Failure | None,
+    reason: str | None,
+) -> Outcome:
+    """Turn the records into measurements, stop the clock, write both. The arithmetic is on the clock, under
+    the span `record`; only the wall clock itself and what follows from it are filled in after it stopped."""
+    with timeline.span(SpanName.RECORD):
+        extra = measured_here(session, timeline, sampler)
+        so_far = _record(header, kept, timeline)
+        measurements, steady = summarize(so_far, extra=extra)
+    wall_s = timeline.close()
+    state: RunState = failure.state if failure else "finished"
+    header = header.model_copy(
+        update={
+            "state": state,
+            "reason": failure.reason if failure else reason,
+            "ended_at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "wall_s": wall_s,
+            "steady": steady,
+        }
+    )
+    final = _record(header, kept, timeline)
+    measurements |= of_wall_clock(final)
+    measurements |= _dollars(final.model_copy(update={"measurements": measurements}))
+    sink.measurements(measurements)
+    sink.header(header)
+    sink.close()
+    return Outcome(header, measurements, failure.error if failure else None)
+
+
+def _record(header: RunHeader, kept: MemorySink, timeline: Timeline) -> RunRecord:
+    return RunRecord(
+        header=header,
+        spans=timeline.totals(),
+        events=tuple(kept.events),
+        steps=tuple(kept.steps),
+        evaluations=tuple(kept.evaluations),
+        samples=tuple(kept.samples),
+    )
+
+
+def _dollars(record: RunRecord) -> dict[str, Measurement]:
+    """The bill's two headline figures, stored with the run so that lists need not work them out again."""
+    try:
+        bill = make_bill(record)
+    except InputError:  # no price was given: `trueup bill` says how to give one
+        return {}
+    return {
+        "usd_per_million_useful_tokens": bill.usd_per_million_useful_tokens,
+        "usd_per_million_useful_tokens_steady": bill.usd_per_million_useful_tokens_steady,
+    }

@@ -1,0 +1,225 @@
+"""What a run works with, opened in the order in which it is needed. Each stretch of it is a span."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trueup.data import (
+    Plan,
+    PlannedBatch,
+    Prepared,
+    Strategy,
+    TokenTable,
+    choose_strategy,
+    epoch_plan,
+    evaluation_plan,
+    prepare,
+    steps,
+)
+from trueup.device import Device, MatmulCeiling, matmul_ceiling, open_device
+from trueup.recipe import Recipe
+from trueup.schema import InputError, Price, SpanName
+from trueup.telemetry import CompileLog, Timeline
+
+from .world import World, join_world
+
+if TYPE_CHECKING:
+    import torch
+
+    from trueup.model.load import LoadedModel
+    from trueup.model.precision import Precision
+
+CEILING_BUDGET_S = 1.0
+
+
+@dataclass(frozen=True)
+class Places:
+    """Folders a run uses. Models and data are shared between runs; `weights` is the run's own."""
+
+    home: Path  # built-in models are kept in its `models` folder
+    data: Path
+    weights: Path
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Something decided once for the whole run, and why."""
+
+    value: str
+    reason: str
+
+    def as_dict(self) -> dict[str, str]:
+        return {"value": self.value, "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class Session:
+    """Everything the loop needs. Immutable but for what torch keeps inside model and optimizer."""
+
+    recipe: Recipe
+    world: World
+    device: Device
+    timeline: Timeline
+    price: Price | None
+    prepared: Prepared
+    model: LoadedModel
+    optimizer: torch.optim.Optimizer
+    precision: Precision
+    ceiling: MatmulCeiling
+    training: TokenTable
+    validation: TokenTable
+    evaluation: Plan
+    strategy: Strategy
+    compiles: CompileLog
+    weights: Path
+    choices: dict[str, Choice] = field(default_factory=dict)
+
+    def epoch(self, epoch: int) -> list[tuple[PlannedBatch, ...]]:
+        """The optimizer steps of one epoch: a pure function of (seed, epoch), the same on every rank."""
+        plan = epoch_plan(
+            self.training.lengths,
+            strategy=self.strategy,
+            tokens_per_microbatch=self.recipe.shapes.tokens_per_microbatch,
+            max_length=self.recipe.data.max_length,
+            seed=self.recipe.train.seed,
+            epoch=epoch,
+        )
+        return list(steps(plan, self.recipe.train.tokens_per_step))
+
+
+def find_device(recipe: Recipe) -> tuple[World, Device]:
+    """The device the recipe asks for, and the processes that share the work. Nothing is recorded yet:
+    a device that is not there is a mistake in the recipe, not a failed run."""
+    import os
+
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    device = open_device(recipe.platform.device, threads=recipe.platform.threads, index=local_rank)
+    return join_world(device.collective_backend), device
+
+
+def open_session(
+    recipe: Recipe,
+    *,
+    world: World,
+    device: Device,
+    timeline: Timeline,
+    price: Price | None,
+    places: Places,
+    say: Callable[[str], None],
+) -> Session:
+    """Prepare the data, load the model, measure this machine's ceiling: all before the first step."""
+    compiles = CompileLog(timeline)
+    with timeline.span(SpanName.LOAD):
+        from trueup.model.builtin import resolve_model
+        from trueup.model.load import load_model, load_tokenizer, read_config
+        from trueup.model.precision import choose_precision
+
+        resolved = world.leader_first(lambda: resolve_model(recipe.model.path, places.home, say=say))
+        tokenizer = load_tokenizer(resolved)
+        vocab_size = int(read_config(resolved)["vocab_size"])
+    with timeline.span(SpanName.PREPARE):
+        prepared = world.leader_first(
+            lambda: prepare(recipe.data, tokenizer, places.data, vocab_size=vocab_size)
+        )
+        for message in prepared.messages:
+            timeline.event("note", message)
+            say(message)
+        training, validation = prepared.split("train"), prepared.split("validation")
+        strategy, why_strategy = choose_strategy(
+            recipe.shapes, training.lengths, max_length=recipe.data.max_length, seed=recipe.train.seed
+        )
+    with timeline.span(SpanName.LOAD):
+        seed_everything(recipe.train.seed)
+        model = load_model(
+            resolved,
+            recipe.tune,
+            torch_device=device.torch_device,
+            seed=recipe.train.seed,
+            tokenizer=tokenizer,
+        )
+        _check_positions(recipe, model.max_positions)
+        precision = choose_precision(recipe.precision.policy, device)
+        optimizer = make_optimizer(model.trainable, recipe)
+    with timeline.span(SpanName.CALIBRATE):
+        dtype = "bf16" if precision.compute_dtype == "bfloat16" else "fp32"
+        ceiling = matmul_ceiling(device, dtype, budget_s=CEILING_BUDGET_S)
+    threads, why_threads = device.choose_threads()
+    return Session(
+        recipe=recipe,
+        world=world,
+        device=device,
+        timeline=timeline,
+        price=price,
+        prepared=prepared,
+        model=model,
+        optimizer=optimizer,
+        precision=precision,
+        ceiling=ceiling,
+        training=training,
+        validation=validation,
+        evaluation=_evaluation_plan(recipe, validation, strategy),
+        strategy=strategy,
+        compiles=compiles,
+        weights=places.weights,
+        choices={
+            "device": Choice(device.kind, f"{recipe.platform.device} in the recipe; {device.name}"),
+            "precision": Choice(precision.policy, precision.reason),
+            "threads": Choice(str(threads), why_threads),
+            "shapes": Choice(strategy, why_strategy),
+            "attention": Choice(model.attention, "torch's fused kernel with an explicit block-causal mask"),
+            "compile": Choice("none", "eager: every shape runs at once, nothing is compiled"),
+        },
+    )
+
+
+def make_optimizer(trainable: list[tuple[str, torch.nn.Parameter]], recipe: Recipe) -> torch.optim.Optimizer:
+    """AdamW over the trainable parameters. Weight decay is for matrices: norms and biases are left out."""
+    import torch
+
+    settings = recipe.optimizer
+    matrices = [p for _, p in trainable if p.dim() >= 2]
+    vectors = [p for _, p in trainable if p.dim() < 2]
+    groups = [
+        {"params": matrices, "weight_decay": settings.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=settings.lr,
+        betas=settings.betas,
+        eps=settings.eps,
+        fused=True,
+    )
+
+
+def seed_everything(seed: int) -> None:
+    import random
+
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def _evaluation_plan(recipe: Recipe, validation: TokenTable, strategy: Strategy) -> Plan:
+    return evaluation_plan(
+        validation.lengths,
+        strategy=strategy,
+        tokens_per_microbatch=recipe.shapes.tokens_per_microbatch,
+        max_length=recipe.data.max_length,
+        max_tokens=recipe.evaluate.max_tokens,
+        order=validation.content_order(),
+    )
+
+
+def _check_positions(recipe: Recipe, max_positions: int | None) -> None:
+    if max_positions is not None and recipe.data.max_length > max_positions:
+        raise InputError(
+            f"data.max_length is {recipe.data.max_length}, and {recipe.model.path} has positions for "
+            f"{max_positions} tokens; lower data.max_length"
+        )

@@ -1,0 +1,54 @@
+"""Before the first step: every shape once, the largest first, so that out-of-memory shows at once.
+
+Forward, backward and the optimizer's buffers on random tokens. Weights, optimizer state and random state are
+as they were afterwards, so that warming up cannot change what is trained.
+"""
+
+from __future__ import annotations
+
+from trueup.data import MicroBatch, PlannedBatch
+from trueup.schema import SpanName
+
+from .session import Session
+from .stepper import to_device
+
+REPEATS_OF_LARGEST = 2  # the first touches the memory, the second finds it touched
+
+
+def warm_up(session: Session, planned: list[PlannedBatch]) -> set[tuple[int, int]]:
+    """Run each shape of `planned` forward and backward; returns the shapes that have now been seen."""
+    import torch
+
+    from trueup.model.batch import batch_loss
+
+    shapes = sorted({batch.shape for batch in planned}, key=lambda shape: -shape[0] * shape[1])
+    with session.timeline.span(SpanName.WARM_UP), torch.random.fork_rng(devices=_devices(session)):
+        for shape in shapes[:1] * (REPEATS_OF_LARGEST - 1) + shapes:
+            batch = to_device(session, _dense(shape, session.model.dims.vocab))
+            loss = batch_loss(session.model, batch, session.precision)
+            loss.backward()  # type: ignore[no-untyped-call]
+            session.optimizer.zero_grad(set_to_none=True)
+        session.device.synchronize()
+    return set(shapes)
+
+
+def _dense(shape: tuple[int, int], vocab: int) -> MicroBatch:
+    """Full rows, every token supervised: no real batch of this shape needs more memory."""
+    import numpy as np
+
+    rows, width = shape
+    loss_BT = np.ones(shape, dtype=np.bool_)
+    loss_BT[:, 0] = False
+    return MicroBatch(
+        tokens_BT=np.random.default_rng(0).integers(0, vocab, shape, dtype=np.int64),
+        positions_BT=np.tile(np.arange(width, dtype=np.int64), (rows, 1)),
+        segments_BT=np.ones(shape, dtype=np.int32),
+        loss_BT=loss_BT,
+        example_ids=(),
+        attention_sum_sq=rows * width * width,
+    )
+
+
+def _devices(session: Session) -> list[int]:
+    """Accelerators whose random state is put back; the CPU's always is."""
+    return [] if session.device.kind == "cpu" else [session.device.index]

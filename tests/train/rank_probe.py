@@ -1,0 +1,50 @@
+"""Run under torchrun: three optimizer steps in fp64; the leading rank writes losses and weights.
+
+Arguments: recipe, home, output (.safetensors; losses as the tensor `losses`).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from trueup.model.reference import widen
+from trueup.recipe import load_recipe
+from trueup.telemetry import MemorySink, Timeline, process_origin
+from trueup.train.evaluate import held_out
+from trueup.train.session import Places, find_device, open_session
+from trueup.train.stepper import gather, train_step
+
+
+def main(recipe_path: str, home: str, out: str) -> None:
+    recipe = load_recipe(recipe_path, ["precision.policy=fp32", "train.tokens_per_step=288"]).recipe
+    world, device = find_device(recipe)
+    timeline = Timeline(MemorySink(), process_origin()[0])
+    places = Places(Path(home), Path(home) / "data", Path(home) / "weights")
+    session = open_session(
+        recipe,
+        world=world,
+        device=device,
+        timeline=timeline,
+        price=None,
+        places=places,
+        say=lambda text: None,
+    )
+    widen(session.model)
+    steps = session.epoch(0)
+    chosen = [steps[0], steps[1], steps[-1]]  # the last one is short: some rank may have no micro-batch
+    results = [train_step(session, gather(session, step), lr=1e-2) for step in chosen]
+    evaluation = held_out(session)
+    if world.leads:
+        numbers = [value for result in results for value in (result.loss, result.grad_norm)]
+        numbers += [evaluation.loss_sum, float(evaluation.tokens)]
+        tensors = {name: parameter.detach().clone() for name, parameter in session.model.trainable}
+        save_file({**tensors, "numbers": torch.tensor(numbers, dtype=torch.float64)}, out)
+    world.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,177 @@
+"""A whole run in this process: what it records when it finishes, fails or is interrupted."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueup.device import open_device
+from trueup.recipe import load_recipe
+from trueup.telemetry import MemorySink
+from trueup.train import loop, stepper
+from trueup.train.run import Outcome, execute
+from trueup.train.session import Places
+from trueup.train.weights import kept
+from trueup.train.world import World
+
+Run = Callable[..., tuple[Outcome, MemorySink]]
+
+
+@pytest.fixture
+def run_tiny(home: Path, recipe_file: Path) -> Run:
+    def run(*overrides: str) -> tuple[Outcome, MemorySink]:
+        sink = MemorySink()
+        outcome = execute(
+            load_recipe(recipe_file, ["precision.policy=fp32", *overrides]),
+            run_id="cafe0001",
+            name="tiny",
+            world=World(),
+            device=open_device("cpu", threads=1),
+            places=Places(home, home / "data", home / "weights"),
+            sink=sink,
+            stream=None,
+        )
+        return outcome, sink
+
+    return run
+
+
+def test_a_finished_run_is_whole(run_tiny: Run, home: Path) -> None:
+    outcome, sink = run_tiny("checkpoint.every=2", "checkpoint.keep=2")
+    assert outcome.header.state == "finished", outcome.header.reason
+    assert outcome.error is None
+    assert [step.step for step in sink.steps] == [1, 2, 3, 4, 5, 6]
+    assert [one.step for one in sink.evaluations] == [0, 3, 6]
+    assert sink.closed
+    assert sink.headers[0].state == "running"
+    assert sink.headers[-1] == outcome.header
+    assert set(outcome.header.choices) >= {"precision", "threads", "shapes", "device"}
+    assert sorted(path.name for path in (home / "weights").iterdir()) == [
+        *("best", "last", "step-000004", "step-000006")
+    ]
+
+
+def test_spans_partition_the_wall_clock(run_tiny: Run) -> None:
+    outcome, sink = run_tiny()
+    segments = sink.segments
+    assert segments[0].start_s == 0.0
+    assert all(a.end_s == b.start_s for a, b in itertools.pairwise(segments))
+    assert outcome.header.wall_s is not None
+    assert abs(segments[-1].end_s - outcome.header.wall_s) < 1e-3
+    assert outcome.measurements["other_share"].value is not None
+
+
+def test_counts_are_of_real_batches_only(run_tiny: Run) -> None:
+    """optimum-habana 1533 (warm-up in the books), transformers#32469 (throughput counts padding)."""
+    outcome, sink = run_tiny()
+    found = outcome.measurements
+    assert found["useful_tokens"].value == sum(step.useful_tokens for step in sink.steps)
+    assert found["supervised_tokens"].value < found["useful_tokens"].value < found["processed_tokens"].value
+    training_s = math.fsum(step.step_s + step.data_wait_s for step in sink.steps)
+    assert found["useful_tokens_per_s"].value == pytest.approx(found["useful_tokens"].value / training_s)
+    assert all(step.step_s > 0 and step.data_wait_s >= 0 for step in sink.steps)
+
+
+def test_the_same_recipe_gives_the_same_losses(run_tiny: Run) -> None:
+    first = [step.loss for step in run_tiny()[1].steps]
+    assert first == [step.loss for step in run_tiny()[1].steps]
+    assert first != [step.loss for step in run_tiny("train.seed=1")[1].steps]
+
+
+def test_loss_falls_and_the_best_weights_are_kept(run_tiny: Run, home: Path) -> None:
+    outcome, sink = run_tiny("train.max_steps=20", "optimizer.lr=2e-2", "evaluate.every=10", "train.epochs=9")
+    first, best = (outcome.measurements[f"eval_perplexity_{which}"].value for which in ("first", "best"))
+    assert best < first
+    chosen = min(sink.evaluations, key=lambda one: one.loss)
+    from trueup.model.export import read_weights_manifest
+
+    assert kept(home / "weights") == home / "weights" / "best"
+    assert read_weights_manifest(home / "weights" / "best")["about"]["step"] == chosen.step
+
+
+def test_an_epoch_trains_every_example_once(run_tiny: Run) -> None:
+    outcome, sink = run_tiny("train.max_steps=null", "train.epochs=2", "evaluate.every=null")
+    assert outcome.header.dataset is not None
+    per_epoch = sum(step.useful_tokens for step in sink.steps) / 2
+    assert per_epoch == int(per_epoch)
+    half = run_tiny("train.max_steps=null", "train.epochs=1", "evaluate.every=null")[1]
+    assert sum(step.useful_tokens for step in half.steps) == per_epoch
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("train.stop.useful_tokens=200", "useful_tokens"),
+        ("train.stop.usd=1e-9", "usd"),
+        ("train.stop.minutes=1e-6", "minutes"),
+    ],
+)
+def test_stop_conditions_end_the_run(run_tiny: Run, override: str, reason: str) -> None:
+    outcome, sink = run_tiny(override)
+    assert outcome.header.state == "finished"
+    assert reason in str(outcome.header.reason)
+    assert 1 <= len(sink.steps) < 6
+    assert sink.evaluations[-1].step == sink.steps[-1].step
+
+
+def test_without_held_out_data_perplexity_is_unavailable(run_tiny: Run) -> None:
+    outcome, sink = run_tiny("data.split.validation=0", "data.split.test=0")
+    assert sink.evaluations == []
+    assert outcome.measurements["eval_perplexity_best"].kind == "unavailable"
+    assert outcome.header.state == "finished"
+
+
+def test_divergence_is_recorded_with_what_to_try(run_tiny: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = stepper.accumulate
+    monkeypatch.setattr(stepper, "accumulate", lambda *a: original(*a) * math.nan)
+    outcome, sink = run_tiny()
+    assert outcome.header.state == "failed"
+    assert "optimizer.lr" in str(outcome.header.reason)
+    assert [event.kind for event in sink.events] == ["failed"]
+    assert outcome.measurements["useful_tokens_per_s"].kind == "unavailable"
+
+
+@pytest.mark.parametrize("where", ["warm_up", "train_step"])
+def test_out_of_memory_says_what_was_too_large(
+    run_tiny: Run, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def no_memory(*arguments: Any) -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate")
+
+    monkeypatch.setattr(loop, where, no_memory)
+    outcome, sink = run_tiny()
+    assert outcome.header.state == "failed"
+    assert "out of memory" in str(outcome.header.reason)
+    assert "shapes.tokens_per_microbatch=48" in str(outcome.header.reason)
+    assert math.prod(sink.events[-1].data["largest_shape"]) == 96
+
+
+def test_a_signal_ends_the_run_after_the_step_and_keeps_what_was_measured(
+    run_tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = loop.train_step
+
+    def interrupted(session: Any, *arguments: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return original(session, *arguments)
+
+    monkeypatch.setattr(loop, "train_step", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    outcome, sink = run_tiny()
+    assert outcome.header.state == "interrupted"
+    assert len(sink.steps) == 1
+    assert outcome.measurements["useful_tokens"].value == sink.steps[0].useful_tokens
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_wrong_data_is_a_failed_run_with_an_input_error(run_tiny: Run) -> None:
+    outcome, _sink = run_tiny("data.max_length=3")
+    assert outcome.header.state == "failed"
+    assert getattr(outcome.error, "exit_code", None) == 2
+    assert outcome.header.wall_s is not None
