@@ -3,7 +3,6 @@
 Shapes: B rows, T tokens a row, N supervised positions of the whole micro-batch.
 """
 
-# ruff: noqa: N815 (fields carry shape suffixes)
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ so that the model trains on the prompt tokens it is served; counted as `boundary
 A tokenizer without a template gets DEFAULT_TEMPLATE; one whose template writes no end-of-turn token gets its
 EOS token right after the last answer."""
 
-# ruff: noqa: N815 (fields carry shape suffixes)
 
 from __future__ import annotations
 

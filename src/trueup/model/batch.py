@@ -3,7 +3,6 @@
 B rows, T positions in a row, N supervised positions.
 """
 
-# ruff: noqa: N815 (fields carry the shape suffixes of the tensors they hold)
 
 from __future__ import annotations
 

@@ -1,0 +1,43 @@
+"""The tree of commands."""
+
+from __future__ import annotations
+
+import typer
+
+from . import bill, calibrate, export, prepare, recipe, report, runs, train
+
+app = typer.Typer(
+    name="trueup",
+    help="Fine-tune a model as a measured run, and learn what every token really cost.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from trueup import __version__
+
+        typer.echo(f"trueup {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    pass
+
+
+app.command("prepare")(prepare.prepare)
+app.command("train")(train.train)
+app.add_typer(runs.app, name="runs")
+app.command("bill")(bill.bill)
+app.command("report")(report.report)
+app.command("export")(export.export)
+app.add_typer(recipe.app, name="recipe")
+app.command("calibrate")(calibrate.calibrate)

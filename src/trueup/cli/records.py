@@ -1,0 +1,57 @@
+"""From what a person calls a run to its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from .home import find_home
+from .output import say
+
+if TYPE_CHECKING:
+    from trueup.schema import RunRecord
+    from trueup.store import Store
+
+RUN_ARGUMENT = typer.Argument(help="Run: an id, a unique prefix, a name, or `last`.", metavar="RUN")
+RUNS_ARGUMENT = typer.Argument(help="Runs: ids, unique prefixes, names, or `last`.", metavar="RUN...")
+PRICE_OPTION = typer.Option(
+    None, "--usd-per-hour", help="Price of the whole instance, instead of the run's own."
+)
+PRICE_SOURCE_OPTION = typer.Option(
+    "given on the command line", "--price-source", help="Who says so; shown with the bill."
+)
+
+
+@contextmanager
+def open_store() -> Iterator[Store]:
+    """The store, brought up to date with the run folders. What could not be read is said, not fatal."""
+    from trueup.store import Store
+
+    with Store.open(find_home().path) as store:
+        for problem in store.sync():
+            say(f"note: {problem}")
+        yield store
+
+
+def records_of(refs: list[str], *, samples: bool = False) -> list[RunRecord]:
+    """The records of these runs, each once, in the order given."""
+    with open_store() as store:
+        ids = dict.fromkeys(store.resolve(ref) for ref in refs)
+        return [store.record(run_id, samples=samples) for run_id in ids]
+
+
+def price_given(usd_per_hour: float | None, source: str) -> Any:
+    """The price of the command line, or None."""
+    if usd_per_hour is None:
+        return None
+    from pydantic import ValidationError
+
+    from trueup.schema import InputError, Price
+
+    try:
+        return Price(usd_per_hour=usd_per_hour, source=source)
+    except ValidationError:
+        raise InputError(f"--usd-per-hour {usd_per_hour}: a price is a positive number of dollars") from None

@@ -1,0 +1,126 @@
+"""`trueup train RECIPE`."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from .home import Home, find_home
+from .output import JSON_OPTION, print_json, print_rich, say, stdout_reserved
+from .recipe import RECIPE_ARGUMENT, SET_OPTION
+
+if TYPE_CHECKING:
+    from trueup.recipe import LoadedRecipe
+    from trueup.train.run import Outcome
+
+RUN_ID_BYTES = 4
+
+
+def train(
+    recipe: str = RECIPE_ARGUMENT,
+    overrides: list[str] = SET_OPTION,
+    name: str | None = typer.Option(
+        None, "--name", help="Name of the run; must be new. Default: the recipe's."
+    ),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Run a recipe and record it. Ctrl-C ends it after the current step; what was measured is kept."""
+    from trueup.recipe import load_recipe
+
+    loaded = load_recipe(recipe, overrides)
+    home = find_home().for_writing()
+    with stdout_reserved():
+        outcome = _run(loaded, home, name)
+    if outcome is None:  # not the leading rank
+        return
+    _tell(home, outcome, as_json)
+    if outcome.error is not None:
+        raise typer.Exit(getattr(outcome.error, "exit_code", 1))
+
+
+def _run(loaded: LoadedRecipe, home: Home, name: str | None) -> Outcome | None:
+    from trueup.telemetry import MemorySink, RunFolder
+    from trueup.train.run import execute
+    from trueup.train.session import Places, find_device
+
+    world, device = find_device(loaded.recipe)
+    run_id, run_name = _new_id(home), loaded.recipe.name
+    if world.leads:
+        run_name = _new_name(name, run_name)
+        say(f"run {run_id} ({run_name})")
+    folder = home.runs / run_id
+    sink = RunFolder(folder) if world.leads else MemorySink()
+    outcome = None
+    try:
+        outcome = execute(
+            loaded,
+            run_id=run_id,
+            name=run_name,
+            world=world,
+            device=device,
+            places=Places(home.path, home.data, folder / "weights"),
+            sink=sink,
+            stream=sys.stderr if world.leads else None,
+        )
+    finally:
+        device.close()
+        world.close(failed=outcome is None or outcome.error is not None)
+    for problem in sink.problems():
+        say(f"note: {problem}")
+    if not world.leads and outcome.error is not None:
+        raise outcome.error
+    return outcome if world.leads else None
+
+
+def _tell(home: Home, outcome: Outcome, as_json: bool) -> None:
+    from trueup.report.terminal import bill_text
+    from trueup.schema import InputError, StorageError
+
+    header = outcome.header
+    say(f"run {header.id} {header.state}: {header.reason}")
+    try:
+        from .records import records_of
+
+        (record,) = records_of([header.id])
+    except (StorageError, InputError) as error:  # the run is whole in its folder; a later command takes it in
+        say(f"note: not in the database yet: {error}")
+        return
+    if as_json:
+        from .runs import run_document
+
+        print_json(run_document(record))
+    elif record.header.price is not None:
+        from trueup.analysis.bill import make_bill
+
+        print_rich(bill_text(make_bill(record), record))
+
+
+def _new_id(home: Home) -> str:
+    while (home.runs / (run_id := secrets.token_hex(RUN_ID_BYTES))).exists():
+        pass
+    return run_id
+
+
+def _new_name(asked: str | None, default: str) -> str:
+    """The asked-for name if it is free; the recipe's, numbered where it is taken."""
+    from trueup.schema import InputError, StorageError
+
+    taken: dict[str, str] = {}
+    try:
+        from .records import open_store
+
+        with open_store() as store:
+            taken = {summary.name: summary.id for summary in store.runs()}
+    except StorageError as error:  # a run is worth more than its place in the database
+        say(f"note: {error}; the run is recorded in its folder and taken in later")
+    if asked is not None:
+        if asked in taken:
+            raise InputError(f"--name {asked}: run {taken[asked]} has this name; choose another")
+        return asked
+    name, number = default, 2
+    while name in taken:
+        name, number = f"{default}-{number}", number + 1
+    return name

@@ -1,0 +1,130 @@
+"""The house stands on its floors: imports go down only, and nothing heavy is loaded where it must not be."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "trueup"
+
+# Each room and the rooms it may import from. The order is the floors of docs/architecture.md.
+ALLOWED = {
+    "schema": set(),
+    "recipe": {"schema"},
+    "catalog": {"schema"},
+    "device": {"schema", "catalog"},
+    "analysis": {"schema", "catalog"},
+    "store": {"schema"},
+    "telemetry": {"schema", "catalog", "device"},
+    "model": {"schema", "recipe", "catalog", "device"},
+    "data": {"schema", "recipe", "catalog"},
+    "train": {"schema", "recipe", "catalog", "device", "analysis", "telemetry", "model", "data"},
+    "report": {"schema", "catalog", "analysis"},
+    "cli": {
+        *("schema", "recipe", "catalog", "device", "analysis", "store"),
+        *("telemetry", "model", "data", "train", "report"),
+    },
+}
+HEAVY = {"torch", "transformers", "peft"}
+NEVER_IN_LIGHT_COMMANDS = HEAVY | {"pyarrow", "scipy", "matplotlib", "numpy"}
+WITHOUT_TORCH = {"schema", "recipe", "catalog", "store", "analysis", "report"}
+VENDOR = ("pynvml", "torch.cuda", "torch_neuronx", "torch.neuron")
+SCHEMA_MAY_USE = {"pydantic", "trueup"}
+
+
+def modules(room: str) -> list[Path]:
+    return sorted((SOURCE / room).rglob("*.py"))
+
+
+def imports(path: Path, *, typing_only: bool = False) -> Iterator[str]:
+    """Absolute names of everything a file imports, inside functions too, `if TYPE_CHECKING` left out."""
+    package = ("trueup", *path.relative_to(SOURCE).parts[:-1])
+    tree = ast.parse(path.read_text())
+    hidden = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in hidden and not typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            yield ".".join((*base, *([node.module] if node.module else [])))
+            if node.module is None:
+                yield from (".".join((*base, alias.name)) for alias in node.names)
+
+
+def test_every_room_is_known() -> None:
+    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert rooms == set(ALLOWED)
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_imports_go_down_only(room: str) -> None:
+    for path in modules(room):
+        for name in imports(path, typing_only=True):
+            parts = name.split(".")
+            if parts[0] == "trueup" and len(parts) > 1 and (SOURCE / parts[1]).is_dir():
+                assert parts[1] in ALLOWED[room] | {room}, f"{path.relative_to(SOURCE)} imports {name}"
+
+
+@pytest.mark.parametrize("room", sorted(WITHOUT_TORCH))
+def test_rooms_without_torch_never_name_it(room: str) -> None:
+    for path in modules(room):
+        assert not {name.split(".")[0] for name in imports(path)} & HEAVY, path
+
+
+def test_schema_needs_only_pydantic() -> None:
+    for path in modules("schema"):
+        roots = {name.split(".")[0] for name in imports(path)}
+        assert roots <= SCHEMA_MAY_USE | set(sys.stdlib_module_names), path
+
+
+def test_vendor_modules_are_named_in_device_alone() -> None:
+    for path in SOURCE.rglob("*.py"):
+        if "device" in path.relative_to(SOURCE).parts[:1]:
+            continue
+        tree = ast.parse(path.read_text())
+        dotted = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        for name in dotted | set(imports(path)):
+            assert not name.startswith(VENDOR), f"{path.relative_to(SOURCE)} names {name}"
+
+
+@pytest.mark.parametrize(
+    "command", [["--help"], ["runs", "list"], ["bill", "--help"], ["recipe", "check", "recipes/demo.yaml"]]
+)
+def test_light_commands_load_nothing_heavy(command: list[str], tmp_path: Path) -> None:
+    probe = (
+        "import sys\n"
+        "from trueup.cli import main\n"
+        f"sys.argv = ['trueup', *{command!r}]\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert not end.code, end.code\n"
+        f"loaded = [name for name in {sorted(NEVER_IN_LIGHT_COMMANDS)!r} if name in sys.modules]\n"
+        "assert not loaded, loaded\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe],
+        env={"TRUEUP_HOME": str(tmp_path), "PATH": ""},
+        cwd=SOURCE.parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_folder_has_a_name_that_says_nothing() -> None:
+    names = {path.name for path in SOURCE.rglob("*") if path.is_dir()} | {
+        p.stem for p in SOURCE.rglob("*.py")
+    }
+    assert not names & {"utils", "util", "common", "core", "helpers", "misc", "experiments"}
