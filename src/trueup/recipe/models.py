@@ -32,7 +32,9 @@ class DataSection(Frozen):
     """Which records, and what the model is to learn from them."""
 
     source: str = Field(description="'stdlib-docs', or a .json or .jsonl file")
-    format: Literal["auto", "messages", "alpaca", "prompt-completion"] = "auto"
+    format: Literal["auto", "messages", "alpaca", "prompt-completion"] = Field(
+        "auto", description="shape of the rows; auto takes what most of the first 50 rows look like"
+    )
     max_length: int = Field(512, ge=2, description="longest example in tokens, template included")
     overlong: Literal["drop", "truncate"] = Field("drop", description="what to do with longer examples")
     loss_on: Literal["answer", "all"] = Field("answer", description="which tokens carry loss")
@@ -44,17 +46,23 @@ class DataSection(Frozen):
 class TuneSection(Frozen):
     """LoRA adapters, or every parameter."""
 
-    method: Literal["lora", "full"] = "lora"
-    rank: int = Field(16, ge=1)
-    alpha: float = Field(32, gt=0)
-    dropout: float = Field(0.0, ge=0, lt=1)
-    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    method: Literal["lora", "full"] = Field(
+        "lora", description="adapters beside frozen weights, or all weights"
+    )
+    rank: int = Field(16, ge=1, description="rank of the adapters (LoRA only, as the next three)")
+    alpha: float = Field(32, gt=0, description="adapters are scaled by alpha / rank")
+    dropout: float = Field(0.0, ge=0, lt=1, description="share of the adapters' inputs left out in training")
+    targets: tuple[str, ...] = Field(
+        ("q_proj", "k_proj", "v_proj", "o_proj"), description="linear layers that get an adapter, by name"
+    )
 
 
 class ShapesSection(Frozen):
     """The shapes training shows the device."""
 
-    strategy: Literal["auto", "pack", "bucket"] = "auto"
+    strategy: Literal["auto", "pack", "bucket"] = Field(
+        "auto", description="several examples a row, or rows of like length; auto: whichever pads less"
+    )
     tokens_per_microbatch: int = Field(512, ge=2, description="rows x length of one forward pass, at most")
 
 
@@ -67,38 +75,44 @@ class StopSection(Frozen):
 
 
 class TrainSection(Frozen):
-    epochs: float = Field(1.0, gt=0)
-    max_steps: int | None = Field(None, ge=1)
+    """How long to train, and in which order."""
+
+    epochs: float = Field(1.0, gt=0, description="passes over the training split; may be a fraction")
+    max_steps: int | None = Field(None, ge=1, description="most optimizer steps; null: as epochs say")
     tokens_per_step: int = Field(512, ge=2, description="processed tokens of one optimizer step, all ranks")
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, description="of adapters, dropout and the order of examples")
     stop: StopSection = StopSection()
 
 
 class OptimizerSection(Frozen):
     """AdamW."""
 
-    lr: float = Field(5e-4, gt=0)
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.01, ge=0)
+    lr: float = Field(5e-4, gt=0, description="learning rate at its peak")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="decay of the two running means")
+    eps: float = Field(1e-8, gt=0, description="added to the denominator")
+    weight_decay: float = Field(0.01, ge=0, description="on matrices only; norms and biases have none")
     clip: float | None = Field(1.0, gt=0, description="largest global gradient norm; null for none")
 
 
 class ScheduleSection(Frozen):
     """Learning rate over steps: linear warm-up, then the named decay down to `floor`."""
 
-    kind: Literal["cosine", "linear", "constant"] = "cosine"
-    warmup_steps: int = Field(5, ge=0)
+    kind: Literal["cosine", "linear", "constant"] = Field("cosine", description="shape of the decay")
+    warmup_steps: int = Field(5, ge=0, description="steps of linear rise to the peak")
     floor: float = Field(0.0, ge=0, description="lowest learning rate")
 
 
 class PrecisionSection(Frozen):
+    """Arithmetic of the forward and backward pass. Weights and optimizer state are fp32 either way."""
+
     policy: Literal["auto", "fp32", "autocast"] = Field(
         "auto", description="autocast: bf16 compute on fp32 weights; auto picks by what the device is fast at"
     )
 
 
 class EvaluateSection(Frozen):
+    """Held-out loss and perplexity while training."""
+
     every: int | None = Field(20, ge=1, description="steps between evaluations; null: only first and last")
     max_tokens: int = Field(4096, ge=1, description="useful tokens of the validation split to evaluate on")
 
@@ -111,7 +125,11 @@ class CheckpointSection(Frozen):
 
 
 class PlatformSection(Frozen):
-    device: Literal["auto", "cpu", "cuda", "neuron"] = "auto"
+    """Where to run."""
+
+    device: Literal["auto", "cpu", "cuda", "neuron"] = Field(
+        "auto", description="auto: an accelerator where there is one, else the CPU"
+    )
     instance: str | None = Field(None, description="cloud instance type, for its catalog price and chips")
     threads: int | None = Field(None, ge=1, description="CPU threads; null: the physical cores")
     metadata: bool = Field(False, description="ask the cloud's metadata service what instance this is (2 s)")
@@ -120,19 +138,21 @@ class PlatformSection(Frozen):
 class PriceSection(Frozen):
     """What the whole instance costs an hour, and who says so."""
 
-    usd_per_hour: float = Field(gt=0, allow_inf_nan=False)
-    source: str = Field(min_length=1)
-    as_of: str | None = None
+    usd_per_hour: float = Field(gt=0, allow_inf_nan=False, description="dollars an hour, everything included")
+    source: str = Field(min_length=1, description="who says so; shown wherever the price is used")
+    as_of: str | None = Field(None, description="date of the price")
 
 
 class TelemetrySection(Frozen):
+    """Sensors read beside the run."""
+
     hz: float = Field(10.0, ge=0, le=100, description="samples a second; 0 turns the sampler off")
 
 
 class Recipe(Frozen):
     """One execution, described."""
 
-    name: str = Field("run", min_length=1)
+    name: str = Field("run", min_length=1, description="name of the run; numbered where it is taken")
     model: ModelSection
     data: DataSection
     tune: TuneSection = TuneSection()
