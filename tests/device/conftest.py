@@ -20,6 +20,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda index: None)
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda index: {})
@@ -36,6 +37,7 @@ def fake_neuron(monkeypatch: pytest.MonkeyPatch) -> None:
     neuron = types.SimpleNamespace(memory_stats=lambda: stats, reset_peak_memory_stats=lambda index: None)
     monkeypatch.setattr(torch, "neuron", neuron, raising=False)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda index: None)
     torch_device = torch.device
     # a torch without torch-neuronx does not know the word "neuron"

@@ -27,7 +27,7 @@ class CudaDevice:
     """One GPU, by its index among those this process can see."""
 
     kind: ClassVar[DeviceKind] = "cuda"
-    collective_backend: ClassVar[str] = "nccl"
+    collective_backend: ClassVar[str] = "cpu:gloo,cuda:nccl"
 
     def __init__(self, *, index: int = 0, threads: int | None = None, nvml: Any | None = None) -> None:
         import torch

@@ -49,7 +49,7 @@ class NeuronDevice:
     """One logical NeuronCore, by its index among those this process can see."""
 
     kind: ClassVar[DeviceKind] = "neuron"
-    collective_backend: ClassVar[str] = "neuron"
+    collective_backend: ClassVar[str] = "cpu:gloo,neuron:neuron"
 
     def __init__(
         self,

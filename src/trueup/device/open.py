@@ -34,6 +34,8 @@ def _choose() -> DeviceKind:
 
 
 def _construct(kind: DeviceKind, threads: int | None, index: int) -> Device:
+    import torch
+
     if kind == "cpu":
         from .cpu import CpuDevice
 
@@ -44,6 +46,7 @@ def _construct(kind: DeviceKind, threads: int | None, index: int) -> Device:
             f"This machine has: {'; '.join(_present())}. Set platform.device to one of these, or to auto."
         )
     _check_index(kind, index)
+    torch.accelerator.set_device_index(index)  # collectives use the current device
     if kind == "cuda":
         return cuda.CudaDevice(index=index, threads=threads)
     if kind == "neuron":

@@ -64,7 +64,7 @@ class Device(Protocol):
 
     @property
     def collective_backend(self) -> str:
-        """What `torch.distributed.init_process_group` takes for this kind: gloo, nccl, neuron."""
+        """What `torch.distributed.init_process_group` takes: gloo for host memory, the vendor's for its own."""
 
     @property
     def torch_device(self) -> torch.device: ...

@@ -88,18 +88,16 @@ class World:
         return bool(flag.item())
 
     def wait_for_all(self) -> None:
-        if self.size > 1:
-            import torch.distributed as dist
-
-            dist.barrier()
+        """A barrier over host memory, which every backend offers."""
+        self.sum([0.0])
 
     def close(self, *, failed: bool = False) -> None:
-        """Leave together: a rank that goes while another still talks to it is aborted by gloo. After a failure
-        nobody is waited for: the others may never come, and the launcher ends them."""
+        """Leave together: a rank that goes while another still talks to it is aborted by gloo. After a
+        failure nobody is waited for: the others may never come, and the launcher ends them."""
         if self.size > 1 and not failed:
             import torch.distributed as dist
 
-            dist.barrier()
+            self.wait_for_all()
             dist.destroy_process_group()
 
 
@@ -118,7 +116,7 @@ def _reduce(gradients: list[torch.Tensor]) -> None:
 def join_world(backend: str) -> World:
     """The world torchrun describes in this process's environment, or a world of one.
 
-    `backend` is the device's own collective backend ("gloo" on CPU).
+    `backend` is the device's own: gloo for what lies in host memory, the vendor's for the device's.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
