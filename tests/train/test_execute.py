@@ -13,6 +13,7 @@ import pytest
 
 from trueup.device import open_device
 from trueup.recipe import load_recipe
+from trueup.schema import Price
 from trueup.telemetry import MemorySink
 from trueup.train import loop, stepper
 from trueup.train.run import Outcome, execute
@@ -31,6 +32,7 @@ def run_tiny(home: Path, recipe_file: Path) -> Run:
             load_recipe(recipe_file, ["precision.policy=fp32", *overrides]),
             run_id="cafe0001",
             name="tiny",
+            price=Price(usd_per_hour=3.6, source="a test"),
             world=World(),
             device=open_device("cpu", threads=1),
             places=Places(home, home / "data", home / "weights"),

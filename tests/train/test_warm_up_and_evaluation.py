@@ -22,7 +22,7 @@ def test_warm_up_sees_every_shape_and_changes_no_state(open_tiny: Any, strategy:
     before = copy.deepcopy((session.model.module.state_dict(), session.optimizer.state_dict()))
     random_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
 
-    assert warm_up(session, planned) == {batch.shape for batch in planned}
+    assert warm_up(session) == {batch.shape for batch in planned}
 
     weights, optimizer = session.model.module.state_dict(), session.optimizer.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in before[0].items())

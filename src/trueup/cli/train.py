@@ -33,19 +33,20 @@ def train(
     loaded = load_recipe(recipe, overrides)
     home = find_home().for_writing()
     with stdout_reserved():
-        outcome = _run(loaded, home, name)
-    if outcome is None:  # not the leading rank
-        return
-    _tell(home, outcome, as_json)
+        outcome, leads = _run(loaded, home, name)
+    if leads:
+        _tell(home, outcome, as_json)
     if outcome.error is not None:
         raise typer.Exit(getattr(outcome.error, "exit_code", 1))
 
 
-def _run(loaded: LoadedRecipe, home: Home, name: str | None) -> Outcome | None:
+def _run(loaded: LoadedRecipe, home: Home, name: str | None) -> tuple[Outcome, bool]:
+    """The run's outcome, and whether this process is the rank that records and prints."""
     from trueup.telemetry import MemorySink, RunFolder
-    from trueup.train.run import execute
+    from trueup.train.run import execute, price_of
     from trueup.train.session import Places, find_device
 
+    price = price_of(loaded.recipe)  # a mistake in the recipe, if it is one, before anything is recorded
     world, device = find_device(loaded.recipe)
     run_id, run_name = _new_id(home), loaded.recipe.name
     if world.leads:
@@ -59,6 +60,7 @@ def _run(loaded: LoadedRecipe, home: Home, name: str | None) -> Outcome | None:
             loaded,
             run_id=run_id,
             name=run_name,
+            price=price,
             world=world,
             device=device,
             places=Places(home.path, home.data, folder / "weights"),
@@ -70,9 +72,7 @@ def _run(loaded: LoadedRecipe, home: Home, name: str | None) -> Outcome | None:
         world.close(failed=outcome is None or outcome.error is not None)
     for problem in sink.problems():
         say(f"note: {problem}")
-    if not world.leads and outcome.error is not None:
-        raise outcome.error
-    return outcome if world.leads else None
+    return outcome, world.leads
 
 
 def _tell(home: Home, outcome: Outcome, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from trueup.schema import Step, TrueupError
 
 from .interruption import Interrupted
 from .session import Session
+from .warm_up import shapes_of
 
 # How torch's allocators say that there is no memory left; the CPU's raises a plain RuntimeError.
 OUT_OF_MEMORY_WORDS = (
@@ -39,8 +40,7 @@ def explain(error: BaseException, session: Session | None, steps: Sequence[Step]
         return Failure("interrupted", f"{error} {where}; what was measured is kept", error, data)
     if is_out_of_memory(error):
         if session is not None:
-            shapes = {batch.shape for planned in session.epoch(0) for batch in planned}
-            data["largest_shape"] = max(shapes, key=lambda shape: shape[0] * shape[1])
+            data["largest_shape"] = max(shapes_of(session), key=lambda shape: shape[0] * shape[1])
         return Failure("failed", f"out of memory {where}; {_smaller(session)}", error, data)
     if isinstance(error, TrueupError):
         return Failure("failed", f"{where}: {error}", error, data)

@@ -41,7 +41,7 @@ def run_loop(
 ) -> str:
     """Train until a stop condition is met; returns which. Weights kept: best, last, periodic."""
     timeline, recipe = session.timeline, session.recipe
-    tally = Tally(seen_shapes=warm_up(session, [batch for step in session.epoch(0) for batch in step]))
+    tally = Tally(seen_shapes=warm_up(session))
     session.compiles.poll()
     _evaluate(session, tally, sink, progress)
     batches = planned_steps(session)

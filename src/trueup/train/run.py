@@ -51,6 +51,7 @@ def execute(
     *,
     run_id: str,
     name: str,
+    price: Price | None,
     world: World,
     device: Device,
     places: Places,
@@ -65,7 +66,7 @@ def execute(
     tee = TeeSink(kept, sink) if world.leads else kept
     origin_perf, started_at = process_origin()
     timeline = Timeline(tee, origin_perf)
-    header = _first_header(loaded, run_id, name, world, started_at)
+    header = _first_header(loaded, run_id, name, price, world, started_at)
     tee.header(header)
     session: Session | None = None
     sampler = Sampler(device, tee, timeline.now, loaded.recipe.telemetry.hz)
@@ -86,7 +87,9 @@ def execute(
     return _conclude(header, kept, tee, timeline, session, sampler, failure, reason)
 
 
-def _first_header(loaded: LoadedRecipe, run_id: str, name: str, world: World, started_at: str) -> RunHeader:
+def _first_header(
+    loaded: LoadedRecipe, run_id: str, name: str, price: Price | None, world: World, started_at: str
+) -> RunHeader:
     return RunHeader(
         id=run_id,
         name=name,
@@ -96,7 +99,7 @@ def _first_header(loaded: LoadedRecipe, run_id: str, name: str, world: World, st
         recipe_digest=loaded.digest,
         recipe_sources=loaded.sources,
         environment={"world": {"size": world.size}},
-        price=price_of(loaded.recipe),
+        price=price,
         started_at=started_at,
     )
 
@@ -145,7 +148,8 @@ def _speaker(stream: TextIO | None) -> Callable[[str], None]:
 
 
 def _train(session: Session, sink: Sink, stream: TextIO | None, interruption: Interruption) -> str:
-    rule = stop_rule(session.recipe, session.price, lambda epoch: len(session.epoch(epoch)))
+    with session.timeline.span(SpanName.PREPARE):
+        rule = stop_rule(session.recipe, session.price, lambda epoch: len(session.epoch(epoch)))
     progress = Progress(stream if session.world.leads else None, rule.total_steps, session.price)
     for key, choice in session.choices.items():
         progress.note(f"{key}: {choice.value} ({choice.reason})")

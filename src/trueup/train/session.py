@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from trueup.model.precision import Precision
 
 CEILING_BUDGET_S = 1.0
+FUSED_ADAMW = ("cpu", "cuda")  # device kinds for which torch has a fused kernel
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def open_session(
         )
         _check_positions(recipe, model.max_positions)
         precision = choose_precision(recipe.precision.policy, device)
-        optimizer = make_optimizer(model.trainable, recipe)
+        optimizer = make_optimizer(model.trainable, recipe, fused=device.kind in FUSED_ADAMW)
     with timeline.span(SpanName.CALIBRATE):
         dtype = "bf16" if precision.compute_dtype == "bfloat16" else "fp32"
         ceiling = matmul_ceiling(device, dtype, budget_s=CEILING_BUDGET_S)
@@ -175,7 +176,9 @@ def open_session(
     )
 
 
-def make_optimizer(trainable: list[tuple[str, torch.nn.Parameter]], recipe: Recipe) -> torch.optim.Optimizer:
+def make_optimizer(
+    trainable: list[tuple[str, torch.nn.Parameter]], recipe: Recipe, *, fused: bool
+) -> torch.optim.Optimizer:
     """AdamW over the trainable parameters. Weight decay is for matrices: norms and biases are left out."""
     import torch
 
@@ -191,7 +194,7 @@ def make_optimizer(trainable: list[tuple[str, torch.nn.Parameter]], recipe: Reci
         lr=settings.lr,
         betas=settings.betas,
         eps=settings.eps,
-        fused=True,
+        fused=fused,
     )
 
 

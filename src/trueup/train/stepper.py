@@ -86,12 +86,12 @@ def accumulate(session: Session, batch: GlobalBatch) -> float:
     """Add this rank's part of the gradient; return its part of the summed loss, in nats."""
     from trueup.model.batch import batch_loss
 
-    loss_sum = 0.0
+    losses = []
     for micro_batch in batch.own:
         loss = batch_loss(session.model, to_device(session, micro_batch), session.precision)
         (loss / batch.counts.supervised).backward()  # type: ignore[no-untyped-call]
-        loss_sum += float(loss.detach())
-    return loss_sum
+        losses.append(loss.detach())
+    return math.fsum(float(loss) for loss in losses)  # read at the end: reading waits for the device
 
 
 def to_device(session: Session, micro_batch: MicroBatch) -> BatchTensors:

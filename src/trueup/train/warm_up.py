@@ -6,7 +6,7 @@ as they were afterwards, so that warming up cannot change what is trained.
 
 from __future__ import annotations
 
-from trueup.data import MicroBatch, PlannedBatch
+from trueup.data import MicroBatch
 from trueup.schema import SpanName
 
 from .session import Session
@@ -15,14 +15,14 @@ from .stepper import to_device
 REPEATS_OF_LARGEST = 2  # the first touches the memory, the second finds it touched
 
 
-def warm_up(session: Session, planned: list[PlannedBatch]) -> set[tuple[int, int]]:
-    """Run each shape of `planned` forward and backward; returns the shapes that have now been seen."""
+def warm_up(session: Session) -> set[tuple[int, int]]:
+    """Run each shape of the first epoch forward and backward; returns the shapes that have now been seen."""
     import torch
 
     from trueup.model.batch import batch_loss
 
-    shapes = sorted({batch.shape for batch in planned}, key=lambda shape: -shape[0] * shape[1])
     with session.timeline.span(SpanName.WARM_UP), torch.random.fork_rng(devices=_devices(session)):
+        shapes = sorted(shapes_of(session), key=lambda shape: -shape[0] * shape[1])
         for shape in shapes[:1] * (REPEATS_OF_LARGEST - 1) + shapes:
             batch = to_device(session, _dense(shape, session.model.dims.vocab))
             loss = batch_loss(session.model, batch, session.precision)
@@ -30,6 +30,11 @@ def warm_up(session: Session, planned: list[PlannedBatch]) -> set[tuple[int, int
             session.optimizer.zero_grad(set_to_none=True)
         session.device.synchronize()
     return set(shapes)
+
+
+def shapes_of(session: Session) -> set[tuple[int, int]]:
+    """(rows, width) of every micro-batch of the first epoch."""
+    return {batch.shape for planned in session.epoch(0) for batch in planned}
 
 
 def _dense(shape: tuple[int, int], vocab: int) -> MicroBatch:
