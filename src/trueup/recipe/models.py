@@ -39,8 +39,8 @@ class DataSection(Frozen):
     overlong: Literal["drop", "truncate"] = Field("drop", description="what to do with longer examples")
     loss_on: Literal["answer", "all"] = Field("answer", description="which tokens carry loss")
     split: SplitSection = SplitSection()
-    limit: int | None = Field(None, ge=1, description="use only the first n records")
-    strict: bool = Field(False, description="refuse a file with unreadable lines instead of counting them")
+    limit: int | None = Field(None, ge=1, description="use only the first n readable records")
+    strict: bool = Field(False, description="refuse a file with bad rows instead of counting them")
 
 
 class TuneSection(Frozen):
@@ -130,13 +130,16 @@ class PlatformSection(Frozen):
     device: Literal["auto", "cpu", "cuda", "neuron"] = Field(
         "auto", description="auto: an accelerator where there is one, else the CPU"
     )
-    instance: str | None = Field(None, description="cloud instance type, for its catalog price and chips")
-    threads: int | None = Field(None, ge=1, description="CPU threads; null: the physical cores")
+    instance: str | None = Field(None, description="cloud instance type, for its price in the catalog")
+    threads: int | None = Field(None, ge=1, description="CPU threads; null: the physical cores in reach")
     metadata: bool = Field(False, description="ask the cloud's metadata service what instance this is (2 s)")
 
 
 class PriceSection(Frozen):
-    """What the whole instance costs an hour, and who says so."""
+    """What the whole instance costs an hour, and who says so.
+
+    It may be left out: the price is then the catalog's, by `platform.instance`, or there is none.
+    """
 
     usd_per_hour: float = Field(gt=0, allow_inf_nan=False, description="dollars an hour, everything included")
     source: str = Field(min_length=1, description="who says so; shown wherever the price is used")
