@@ -1,0 +1,215 @@
+"""Write the reference pages that follow from the code: recipe keys, measurements, commands.
+
+`python docs/generate.py` writes them; with `--check` it writes nothing and exits with 1 where one is stale.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import typer
+from typer.models import ArgumentInfo, OptionInfo
+
+from trueup.analysis.names import NAMES
+from trueup.cli.app import app
+from trueup.recipe import recipe_schema
+
+HERE = Path(__file__).parent
+HEAD = "<!-- Made by docs/generate.py from {source}; `make docs` writes it anew. -->\n\n"
+RECIPE_INTRO = """\
+# Recipe keys
+
+A recipe is one YAML file. Only `model.path` and `data.source` have no default. An unknown key is an error
+that names the nearest valid one. `--set section.key=value` overrides a key for one command, the value read
+as YAML. `trueup recipe check FILE` checks a recipe, `trueup recipe show FILE` prints every value with its
+source, `trueup recipe schema` prints the JSON Schema for editors. [recipes/demo.yaml](../recipes/demo.yaml)
+is a whole example.
+
+Some keys must agree: `data.max_length` ≤ `shapes.tokens_per_microbatch` ≤ `train.tokens_per_step`;
+`schedule.floor` ≤ `optimizer.lr`; `data.split` leaves something to train on; `train.stop.usd` needs a
+price, from `price` or from `platform.instance`.
+"""
+MEASUREMENTS_INTRO = """\
+# Measurements
+
+Every run leaves every measurement of this table, with a value or `unavailable` with the reason; only a run
+whose process was killed leaves none. A name ends in its unit; `_share` is a part of one; `_steady` means
+that only the steady part counts. The scope says what the figure is of: the run's process, the device, or
+the whole machine (node); a processor's own meters always count the node. [measuring.md](measuring.md) says
+how they are made.
+
+"""
+COMMANDS_INTRO = """\
+Exit codes: 0 done, 1 the work failed, 2 the input was wrong. With `--json` a command prints exactly one
+JSON document on stdout ([json.md](json.md)); everything for people goes to stderr. RUN is an id, a unique
+prefix of one, a name, or `last` ([runs.md](runs.md)). Every command has `--help`; `trueup --version` prints
+the version.
+"""
+TYPE_WORDS = {str: "text", int: "integer", float: "number", bool: "flag", Path: "path"}
+LIMIT_WORDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+
+
+def main() -> int:
+    check = sys.argv[1:] == ["--check"]
+    if sys.argv[1:] and not check:
+        print("usage: python docs/generate.py [--check]", file=sys.stderr)
+        return 2
+    pages = {"recipe.md": recipe_page, "measurements.md": measurements_page, "cli.md": cli_page}
+    stale = []
+    for name, page in pages.items():
+        text, path = page(), HERE / name
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if not check:
+            path.write_text(text, encoding="utf-8")
+    if check and stale:
+        print(f"stale: {', '.join(stale)}; `make docs` writes them anew", file=sys.stderr)
+        return 1
+    return 0
+
+
+# --- recipe.md --------------------------------------------------------------------------------------------
+
+
+def recipe_page() -> str:
+    schema = recipe_schema()
+    lines = [HEAD.format(source="trueup.recipe.models"), RECIPE_INTRO]
+    for title, note, rows in _sections(schema, schema, ""):
+        lines.append(f"\n## {title}\n\n{note}\n\n" if note else f"\n## {title}\n\n")
+        lines.append(_table(("key", "type", "default", "meaning"), rows))
+    return "".join(lines)
+
+
+def _sections(
+    schema: dict[str, Any], node: dict[str, Any], prefix: str
+) -> Iterator[tuple[str, str, list[tuple[str, ...]]]]:
+    """Of every section: its title, what the model says of it, and its own keys."""
+    rows, inner = [], []
+    for name, field in node["properties"].items():
+        below = _section_of(schema, field)
+        if below is None:
+            rows.append(_key_row(node, f"{prefix}{name}", name, field))
+        else:
+            inner.append((f"{prefix}{name}.", below))
+    yield f"`{prefix[:-1]}`" if prefix else "Top level", " ".join(node.get("description", "").split()), rows
+    for below_prefix, below in inner:
+        yield from _sections(schema, below, below_prefix)
+
+
+def _section_of(schema: dict[str, Any], field: dict[str, Any]) -> dict[str, Any] | None:
+    for option in [field, *field.get("anyOf", [])]:
+        if "$ref" in option:
+            found: dict[str, Any] = schema["$defs"][option["$ref"].rpartition("/")[2]]
+            return found
+    return None
+
+
+def _key_row(node: dict[str, Any], dotted: str, name: str, field: dict[str, Any]) -> tuple[str, ...]:
+    default = "**required**" if name in node.get("required", []) else f"`{_yaml(field['default'])}`"
+    if "description" not in field:
+        raise SystemExit(f"recipe key '{dotted}' has no description: give its Field one")
+    return f"`{dotted}`", _type_text(field), default, field["description"]
+
+
+def _type_text(field: dict[str, Any]) -> str:
+    if "anyOf" in field:
+        return " or ".join(_type_text(option) for option in field["anyOf"])
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    kind = field["type"]
+    if kind == "array":
+        items = field.get("prefixItems")
+        return f"list of {len(items)} {items[0]['type']}s" if items else "list of texts"
+    words = {"string": "text", "boolean": "true or false"}.get(kind, kind)
+    limits = [f"{sign} {field[key]:g}" for key, sign in LIMIT_WORDS.items() if key in field]
+    return " ".join([words, ", ".join(limits)]).strip()
+
+
+def _yaml(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        return f"[{', '.join(map(_yaml, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# --- measurements.md --------------------------------------------------------------------------------------
+
+
+def measurements_page() -> str:
+    rows = [(f"`{name}`", facts.unit, facts.scope, facts.meaning) for name, facts in NAMES.items()]
+    head = HEAD.format(source="trueup.analysis.names")
+    return head + MEASUREMENTS_INTRO + _table(("name", "unit", "scope", "meaning"), rows)
+
+
+# --- cli.md -----------------------------------------------------------------------------------------------
+
+
+def cli_page() -> str:
+    head = HEAD.format(source="the commands' own help")
+    lines = [head, f"# Commands\n\n{app.info.help}\n\n", COMMANDS_INTRO]
+    for words, callback in sorted(_commands(app, "trueup")):
+        lines.append(_command(words, callback))
+    return "".join(lines)
+
+
+def _commands(tree: typer.Typer, words: str) -> Iterator[tuple[str, Any]]:
+    for command in tree.registered_commands:
+        assert command.callback is not None
+        yield f"{words} {command.name or command.callback.__name__}", command.callback
+    for group in tree.registered_groups:
+        assert group.typer_instance is not None
+        yield from _commands(group.typer_instance, f"{words} {group.name}")
+
+
+def _command(words: str, callback: Any) -> str:
+    hints = typing.get_type_hints(callback)
+    usage, rows = [words], []
+    for name, parameter in inspect.signature(callback).parameters.items():
+        info = parameter.default
+        if info.hidden:
+            continue
+        kind = hints[name]
+        if isinstance(info, ArgumentInfo):
+            metavar = info.metavar or name.upper()
+            usage.append(metavar if info.default is ... else f"[{metavar}]")
+            rows.append((f"`{metavar}`", "", info.help or ""))
+        elif isinstance(info, OptionInfo):
+            rows.append(_option_row(name, info, kind))
+    usage += ["[OPTIONS]"] if any(row[0].startswith("`-") for row in rows) else []
+    doc = inspect.cleandoc(callback.__doc__ or "")
+    table = "\n" + _table(("argument or option", "default", "meaning"), rows) if rows else ""
+    return f"\n## {words}\n\n```text\n{' '.join(usage)}\n```\n\n{doc}\n{table}"
+
+
+def _option_row(name: str, info: OptionInfo, kind: Any) -> tuple[str, ...]:
+    flags = ", ".join(f"`{flag}`" for flag in info.param_decls or (f"--{name.replace('_', '-')}",))
+    value = "" if kind is bool else f" {info.metavar or _kind_words(kind)}"
+    limits = f" ({info.min:g} to {info.max:g})" if info.min is not None and info.max is not None else ""
+    plain = info.default in (None, False, ...) or info.default == []
+    default = "" if plain else f"`{info.default}`"
+    return f"{flags}{value}{limits}", default, info.help or ""
+
+
+def _kind_words(kind: Any) -> str:
+    if typing.get_origin(kind) is Literal:
+        return " or ".join(typing.get_args(kind))
+    if isinstance(kind, types.UnionType):
+        return _kind_words(next(one for one in typing.get_args(kind) if one is not type(None)))
+    return TYPE_WORDS[kind]
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    cells = [head, tuple("---" for _ in head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in cells)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
