@@ -9,7 +9,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -171,7 +171,8 @@ def _commands(tree: typer.Typer, words: str) -> Iterator[tuple[str, Any]]:
 
 def _command(words: str, callback: Any) -> str:
     hints = typing.get_type_hints(callback)
-    usage, rows = [words], []
+    usage = [words]
+    rows: list[tuple[str, ...]] = []
     for name, parameter in inspect.signature(callback).parameters.items():
         info = parameter.default
         if info.hidden:
@@ -206,7 +207,7 @@ def _kind_words(kind: Any) -> str:
     return TYPE_WORDS[kind]
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     cells = [head, tuple("---" for _ in head), *rows]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in cells)
 
