@@ -14,13 +14,15 @@ class Interrupted(BaseException):
 
 class Interruption:
     """Catches the signals while open. Between `polite` and the end a first signal only sets `requested`,
-    which the loop reads between micro-batches; at any other time it raises Interrupted where it lands."""
+    which the loop reads between micro-batches; at any other time it raises Interrupted where it lands.
+    Once `concluding`, none is heeded: writing the record takes a moment and is what an interrupt keeps."""
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self) -> None:
         self.requested: str | None = None
         self.polite = False
+        self.concluding = False
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> Self:
@@ -41,6 +43,8 @@ class Interruption:
             raise Interrupted(self.requested)
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
+        if self.concluding:
+            return
         again = self.requested is not None
         self.requested = f"{signal.Signals(number).name} received"
         if again or not self.polite:

@@ -35,6 +35,7 @@ class Outcome:
     header: RunHeader
     measurements: dict[str, Measurement]
     error: BaseException | None
+    record: RunRecord  # the whole of it, from memory: whatever became of the disk and the database
 
 
 def price_of(recipe: Recipe) -> Price | None:
@@ -72,19 +73,21 @@ def execute(
     sampler = Sampler(device, tee, timeline.now, loaded.recipe.telemetry.hz)
     failure: Failure | None = None
     reason: str | None = None
-    with Interruption() as interruption, sampler:
-        try:
-            header = _with_environment(header, loaded.recipe, device, world, timeline)
-            tee.header(header)
-            session, header = _open(loaded.recipe, header, world, device, timeline, places, stream)
-            tee.header(header)
-            reason = _train(session, tee, stream, interruption)
-        except (Exception, Interrupted) as error:
-            failure = explain(error, session, kept.steps)
-            timeline.event(failure.state, failure.reason, **failure.data)
-        interruption.polite = True  # what was measured is kept before a late signal counts
-        device.synchronize()
-    return _conclude(header, kept, tee, timeline, session, sampler, failure, reason)
+    with Interruption() as interruption:
+        with sampler:
+            try:
+                header = _with_environment(header, loaded.recipe, device, world, timeline)
+                tee.header(header)
+                session, header = _open(loaded.recipe, header, world, device, timeline, places, stream)
+                tee.header(header)
+                reason = _train(session, tee, stream, interruption)
+                device.synchronize()  # may raise what the device did not say before
+                interruption.concluding = True
+            except (Exception, Interrupted) as error:
+                interruption.concluding = True
+                failure = explain(error, session, kept.steps)
+                timeline.event(failure.state, failure.reason, **failure.data)
+        return _conclude(header, kept, tee, timeline, session, sampler, failure, reason)
 
 
 def _first_header(
@@ -194,7 +197,8 @@ def _conclude(
     sink.measurements(measurements)
     sink.header(header)
     sink.close()
-    return Outcome(header, measurements, failure.error if failure else None)
+    record = final.model_copy(update={"measurements": measurements})
+    return Outcome(header, measurements, failure.error if failure else None, record)
 
 
 def _record(header: RunHeader, kept: MemorySink, timeline: Timeline) -> RunRecord:
