@@ -38,5 +38,10 @@ def keep_periodic(session: Session, step: int) -> None:
 
 
 def kept(folder: Path) -> Path | None:
-    """The weights to export: the best if evaluation chose any, else the last. None if the run kept none."""
-    return next((folder / name for name in (BEST, LAST) if (folder / name).is_dir()), None)
+    """The weights to export: the best if evaluation chose any, else the last. None if the run kept none:
+    a full disk leaves a folder without its manifest."""
+    from trueup.model.export import WEIGHTS_MANIFEST
+
+    return next(
+        (folder / name for name in (BEST, LAST) if (folder / name / WEIGHTS_MANIFEST).is_file()), None
+    )
