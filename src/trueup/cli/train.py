@@ -33,18 +33,22 @@ def train(
     loaded = load_recipe(recipe, overrides)
     home = find_home().for_writing()
     with stdout_reserved():
-        outcome, leads = _run(loaded, home, name)
+        outcome, leads, whole = _run(loaded, home, name)
     if leads:
-        _tell(home, outcome, as_json)
+        _tell(outcome, as_json)
     if outcome.error is not None:
         raise typer.Exit(getattr(outcome.error, "exit_code", 1))
+    if not whole:
+        raise typer.Exit(1)
 
 
-def _run(loaded: LoadedRecipe, home: Home, name: str | None) -> tuple[Outcome, bool]:
-    """The run's outcome, and whether this process is the rank that records and prints."""
+def _run(loaded: LoadedRecipe, home: Home, name: str | None) -> tuple[Outcome, bool, bool]:
+    """The run's outcome, whether this process is the rank that records and prints, and whether the home holds
+    all that the run should leave there: its record and its weights."""
     from trueup.telemetry import MemorySink, RunFolder
     from trueup.train.run import execute, price_of
     from trueup.train.session import Places, find_device
+    from trueup.train.weights import kept
 
     price = price_of(loaded.recipe)  # a mistake in the recipe, if it is one, before anything is recorded
     world, device = find_device(loaded.recipe)
@@ -72,27 +76,32 @@ def _run(loaded: LoadedRecipe, home: Home, name: str | None) -> tuple[Outcome, b
         world.close(failed=outcome is None or outcome.error is not None)
     for problem in sink.problems():
         say(f"note: {problem}")
-    return outcome, world.leads
+    whole = not isinstance(sink, RunFolder) or (sink.complete and kept(folder / "weights") is not None)
+    return outcome, world.leads, whole
 
 
-def _tell(home: Home, outcome: Outcome, as_json: bool) -> None:
+def _tell(outcome: Outcome, as_json: bool) -> None:
+    """Say how it ended, from memory: neither a full disk nor a locked database may spoil the answer."""
     from trueup.report.terminal import bill_text
     from trueup.schema import InputError, StorageError
 
-    header = outcome.header
+    header, record = outcome.header, outcome.record
+    for event in record.events:
+        if event.kind == "checkpoint_failed":
+            say(f"note: {event.message}")
     say(f"run {header.id} {header.state}: {header.reason}")
     try:
-        from .records import records_of
+        from .records import open_store
 
-        (record,) = records_of([header.id])
+        with open_store():
+            pass  # opening takes the run in
     except (StorageError, InputError) as error:  # the run is whole in its folder; a later command takes it in
         say(f"note: not in the database yet: {error}")
-        return
     if as_json:
         from .runs import run_document
 
         print_json(run_document(record))
-    elif record.header.price is not None:
+    elif header.price is not None:
         from trueup.analysis.bill import make_bill
 
         print_rich(bill_text(make_bill(record), record))
@@ -115,8 +124,13 @@ def _new_name(asked: str | None, default: str) -> str:
         with open_store() as store:
             taken = {summary.name: summary.id for summary in store.runs()}
     except StorageError as error:  # a run is worth more than its place in the database
-        say(f"note: {error}; the run is recorded in its folder and taken in later")
+        say(f"note: {error} This run is recorded in its folder and taken in later.")
+    for name in filter(None, (asked, default)):
+        if not name.isprintable() or name == "last":
+            raise InputError(f"the name {name!r}: give printable characters on one line, and not 'last'")
     if asked is not None:
+        if not asked.strip():
+            raise InputError("--name: the name is empty; leave --name out to take the recipe's")
         if asked in taken:
             raise InputError(f"--name {asked}: run {taken[asked]} has this name; choose another")
         return asked

@@ -72,6 +72,7 @@ class RunFolder:
         self._failing_since: float | None = None
         self._flushed = time.monotonic()
         self._closed = False
+        self.complete = False  # whether the folder holds the whole run; known once it is closed
         _create(path)
         self._files = {name: LineFile(path / name) for name in LINE_FILES}
 
@@ -122,6 +123,8 @@ class RunFolder:
             self._rescue()
         elif self._dropped:
             self._problem(f"{self.path} is incomplete: {self._losses()}")
+        else:
+            self.complete = True
         for file in self._files.values():
             file.close()
 
