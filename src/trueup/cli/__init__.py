@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from types import FrameType
+
+
+class _Stopped(BaseException):
+    """Ctrl-C or SIGTERM. Of our own kind, so that no library answers it in its own way and every `finally`
+    on the way out removes what is half-written."""
 
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 the work failed, 2 the input was wrong."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    try:
+        _run()
+    except _Stopped as stopped:
+        print(f"trueup: {stopped} received; stopped, and nothing half-written is left", file=sys.stderr)
+        sys.exit(1)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    for caught in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(caught, signal.SIG_IGN)  # cleaning up takes a moment; once is enough
+    raise _Stopped(signal.Signals(number).name)
+
+
+def _run() -> None:
     from trueup.schema import TrueupError
 
     from .app import app
