@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -14,9 +15,8 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-BUCKET_BYTES = (
-    25 << 20
-)  # one all-reduce at a time, so that full fine-tuning needs no second copy of all gradients
+GLOO_LETS_GO_S = 0.2
+BUCKET_BYTES = 25 << 20  # reduced at a time: full fine-tuning needs no second copy of all its gradients
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,18 @@ class World:
         self.sum([0.0])
 
     def close(self, *, failed: bool = False) -> None:
-        """Leave together: a rank that goes while another still talks to it is aborted by gloo. After a
-        failure nobody is waited for: the others may never come, and the launcher ends them."""
-        if self.size > 1 and not failed:
-            import torch.distributed as dist
+        """Leave together. After a failure nobody is waited for: the others may never come, and the launcher
+        ends them.
+        """
+        if self.size == 1 or failed:
+            return
+        import torch.distributed as dist
 
-            self.wait_for_all()
-            dist.destroy_process_group()
+        self.wait_for_all()
+        # gloo's own thread still holds the last tensor and needs the interpreter's lock to let go of it; if the
+        # interpreter is ending by then, the process aborts: "terminate called without an active exception"
+        time.sleep(GLOO_LETS_GO_S)
+        dist.destroy_process_group()
 
 
 def _reduce(gradients: list[torch.Tensor]) -> None:
