@@ -120,7 +120,7 @@ class FolderWriter:
         """Make it durable and visible under its name. A valid folder that another process put there meanwhile
         holds the same content; it is replaced."""
         with storage_errors(self.target.parent):
-            text = json.dumps(manifest, indent=1, ensure_ascii=False, sort_keys=True)
+            text = json.dumps(manifest, indent=1, ensure_ascii=False)
             (self.folder / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8")
             for name in (EXAMPLES_FILE, INDEX_FILE, MANIFEST_FILE):
                 _fsync(self.folder / name)

@@ -239,8 +239,10 @@ def _nothing_left(section: DataSection, source: Source, tally: Tally, longest: i
     if tally.dropped["too_long"] or tally.dropped["no_supervised_tokens"]:
         text += (
             f" The longest has {longest} tokens, data.max_length is {section.max_length}: raise it (and "
-            "shapes.tokens_per_microbatch with it), or set data.overlong to truncate"
+            "shapes.tokens_per_microbatch with it), or set data.overlong to truncate."
         )
+    else:
+        text += " Give the records answers in the fields of their format, or name another with data.format."
     shown = [f"{item['where']}: {item['what']}" for items in tally.first.values() for item in items[:1]]
     return " ".join([text, *(f"First: {line}." for line in shown[:3])])
 

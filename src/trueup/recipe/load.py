@@ -92,9 +92,11 @@ def _read(path: Path) -> str:
     try:
         if path.is_dir():
             raise InputError(f"{path}: is a folder; a recipe is one YAML file")
-        if path.stat().st_size > MAX_RECIPE_BYTES:
+        with path.open("rb") as file:  # a pipe or a device does not tell its size
+            raw = file.read(MAX_RECIPE_BYTES + 1)
+        if len(raw) > MAX_RECIPE_BYTES:
             raise InputError(f"{path}: larger than {MAX_RECIPE_BYTES} bytes; this is not a recipe")
-        return path.read_text(encoding="utf-8-sig")
+        return raw.decode("utf-8-sig").replace("\r\n", "\n")
     except FileNotFoundError:
         raise InputError(f"{path}: no such recipe file; `recipes/demo.yaml` is an example") from None
     except UnicodeDecodeError as error:

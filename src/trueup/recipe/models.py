@@ -143,6 +143,9 @@ class PriceSection(Frozen):
 
     usd_per_hour: float = Field(gt=0, allow_inf_nan=False, description="dollars an hour, everything included")
     source: str = Field(min_length=1, description="who says so; shown wherever the price is used")
+    kind: Literal["quoted", "measured", "estimated"] = Field(
+        "quoted", description="how it is known: from a list, from a bill, or by a guess"
+    )
     as_of: str | None = Field(None, description="date of the price")
 
 
