@@ -81,7 +81,6 @@ def run_document(record: RunRecord) -> dict[str, object]:
     header = record.header.model_dump(mode="json")
     return {
         **header,
-        "sources": header["recipe_sources"],
         "measurements": {name: one.model_dump(mode="json") for name, one in record.measurements.items()},
         "spans": [span.model_dump(mode="json") for span in record.spans],
         "events": [event.model_dump(mode="json") for event in record.events],

@@ -64,7 +64,7 @@ class Device(Protocol):
 
     @property
     def collective_backend(self) -> str:
-        """What `torch.distributed.init_process_group` takes: gloo for host memory, the vendor's for its own."""
+        """For `init_process_group`: gloo for host memory, the vendor's beside it."""
 
     @property
     def torch_device(self) -> torch.device: ...
