@@ -100,8 +100,9 @@ class World:
         import torch.distributed as dist
 
         self.wait_for_all()
-        # gloo's own thread still holds the last tensor and needs the interpreter's lock to let go of it; if
-        # the interpreter is ending by then, the process aborts: "terminate called without an active exception"
+        # gloo's own thread still holds the last tensor and needs the interpreter's lock to let go of it. If
+        # the interpreter is ending by then, the process aborts ("terminate called without an active
+        # exception") and the launcher takes a finished run for a failed one.
         time.sleep(GLOO_LETS_GO_S)
         dist.destroy_process_group()
 
