@@ -63,10 +63,10 @@ def open_source(section: DataSection) -> Source:
         raise InputError(
             f"data.source '{section.source}' is neither '{stdlib_docs.NAME}' nor a .json or .jsonl file"
         )
-    if path.exists() and not path.is_file():  # a pipe would be read twice, and be empty the second time
-        kind = "folder" if path.is_dir() else "pipe or device"
-        raise InputError(f"{path} is a {kind}; data.source takes one .json or .jsonl file")
     try:
+        if path.exists() and not path.is_file():  # a pipe would be read twice, and be empty the second time
+            kind = "folder" if path.is_dir() else "pipe or device"
+            raise InputError(f"{path} is a {kind}; data.source takes one .json or .jsonl file")
         digest, size = _file_digest(path)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file (looked from {Path.cwd()}); check data.source") from None

@@ -96,7 +96,7 @@ def _read(path: Path) -> str:
             raw = file.read(MAX_RECIPE_BYTES + 1)
         if len(raw) > MAX_RECIPE_BYTES:
             raise InputError(f"{path}: larger than {MAX_RECIPE_BYTES} bytes; this is not a recipe")
-        return raw.decode("utf-8-sig").replace("\r\n", "\n")
+        return raw.decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such recipe file; `recipes/demo.yaml` is an example") from None
     except UnicodeDecodeError as error:

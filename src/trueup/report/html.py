@@ -100,7 +100,8 @@ def write(path: str | os.PathLike[str], html: str) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(part)
         raise StorageError(
-            f"could not write {target}: {error.strerror}; nothing was changed there"
+            f"could not write {target}: {error.strerror}; nothing was changed there. Free some space, or "
+            "name another file with -o"
         ) from error
 
 

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -142,9 +142,13 @@ def _replacing(out: Path) -> Iterator[Path]:
         yield temporary
         temporary.replace(out)
     except OSError as error:
-        raise StorageError(f"{out} could not be written: {error.strerror}; the run is unharmed") from None
+        raise StorageError(
+            f"{out} could not be written: {error.strerror}; the run is unharmed. Free some space, or name "
+            "another file with -o"
+        ) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only disk refuses to remove even what is not there
+            temporary.unlink(missing_ok=True)
 
 
 def _scrubbed(parts: RunParts, scrubber: Scrubber) -> RunParts:

@@ -118,6 +118,10 @@ def unpack(entries: Mapping[str, bytes]) -> RunParts:
 
 def read_entries(path: Path) -> dict[str, bytes]:
     """The entries of a bundle, their names and sizes checked before and while unpacking."""
+    if path.exists() and not path.is_file():
+        raise InputError(
+            f"{path} cannot be read: it is not a file. Give the zip that `trueup runs export` wrote"
+        )
     try:
         with zipfile.ZipFile(path) as bundle:
             _check_directory(bundle.infolist())
