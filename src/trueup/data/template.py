@@ -14,7 +14,6 @@ so that the model trains on the prompt tokens it is served; counted as `boundary
 A tokenizer without a template gets DEFAULT_TEMPLATE; one whose template writes no end-of-turn token gets its
 EOS token right after the last answer."""
 
-
 from __future__ import annotations
 
 import re
@@ -29,7 +28,7 @@ from numpy.typing import NDArray
 from trueup.schema import InputError
 
 from .records import Record, RowError, Turn, excerpt
-from .vocabulary import Tokenizer, special_tokens
+from .vocabulary import Tokenizer, name_of, special_tokens
 
 DEFAULT_TEMPLATE = (
     "{% for message in messages %}"
@@ -229,8 +228,8 @@ class ChatTemplate:
         """DEFAULT_TEMPLATE, with a BOS token where this tokenizer begins its texts with one."""
         if self.tokenizer.eos_token_id is None:
             raise InputError(
-                "the tokenizer has neither a chat template nor an EOS token, so nothing can end an answer; "
-                "set its eos_token"
+                f"{name_of(self.tokenizer)}: the tokenizer has neither a chat template nor an EOS token, so "
+                "nothing can end an answer; set its eos_token"
             )
         self.notes.append("the tokenizer has no chat template; trueup's default is used")
         bos: Any = self.tokenizer.bos_token_id

@@ -28,6 +28,11 @@ def largest_id(tokenizer: Tokenizer) -> int:
     return max(tokenizer.get_vocab().values(), default=-1)
 
 
+def name_of(tokenizer: Tokenizer) -> str:
+    """Where the tokenizer came from, for messages."""
+    return str(getattr(tokenizer, "name_or_path", "") or "this model")
+
+
 def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
     """Raise InputError when the tokenizer can produce an id that the model's embedding of `vocab_size` rows
     does not have."""
@@ -35,9 +40,9 @@ def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
     if largest >= vocab_size:
         token = tokenizer.convert_ids_to_tokens(largest)
         raise InputError(
-            f"the tokenizer's vocabulary is larger than the model's: token {token!r} has id {largest}, and "
-            f"the model has {vocab_size} rows (ids 0 to {vocab_size - 1}). Use the tokenizer it came with, "
-            "or resize the model's embeddings first"
+            f"{name_of(tokenizer)}: the tokenizer's vocabulary is larger than the model's: token {token!r} "
+            f"has id {largest}, and the model has {vocab_size} rows (ids 0 to {vocab_size - 1}). Use the "
+            "tokenizer it came with, or resize the model's embeddings first"
         )
 
 
