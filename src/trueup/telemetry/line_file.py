@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 
@@ -19,6 +20,7 @@ class LineFile:
         self.path = path
         self._fd: int | None = None
         self._good_bytes = 0  # up to here the file is whole lines
+        self.removed_bytes = 0  # written, and then gone with the file
         self._torn = False
 
     def append(self, lines: bytes) -> None:
@@ -42,6 +44,10 @@ class LineFile:
                 os.close(fd)
 
     def _ready(self) -> int:
+        if self._fd is not None and os.fstat(self._fd).st_nlink == 0:
+            self.removed_bytes += self._good_bytes
+            self.close()
+            raise FileNotFoundError(errno.ENOENT, "it was removed while the run was writing to it")
         if self._fd is None:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644)
             try:

@@ -121,7 +121,7 @@ class RunFolder:
         self._closed = True
         if self._documents or any(self._held.values()):
             self._rescue()
-        elif self._dropped:
+        elif self._dropped or any(file.removed_bytes for file in self._files.values()):
             self._problem(f"{self.path} is incomplete: {self._losses()}")
         else:
             self.complete = True
@@ -239,11 +239,11 @@ class RunFolder:
         self._problem(f"{self.path} can be written again after {seconds:.0f} s; {self._losses()}")
 
     def _losses(self) -> str:
-        if not self._dropped:
-            return "nothing was lost"
-        return "memory ran out and dropped " + ", ".join(
-            f"{n} lines of {name}" for name, n in self._dropped.items()
-        )
+        dropped = [f"{n} lines of {name}" for name, n in self._dropped.items()]
+        removed = [name for name, file in self._files.items() if file.removed_bytes]
+        losses = [f"memory ran out and dropped {', '.join(dropped)}"] if dropped else []
+        losses += [f"what had been written to {', '.join(removed)} was removed by others"] if removed else []
+        return "; ".join(losses) or "nothing was lost"
 
     def _rescue(self) -> None:
         try:
