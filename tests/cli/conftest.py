@@ -1,0 +1,108 @@
+"""Homes that hold something, the command line inside this process, small disks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import Done, Main
+
+import trueup.cli
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+RECIPE = """\
+name: tiny
+model: {path: tiny}
+data: {source: DATA, max_length: 96, split: {validation: 0.2, test: 0.1}}
+tune: {rank: 4}
+shapes: {tokens_per_microbatch: 96}
+train: {max_steps: 4, tokens_per_step: 96}
+price: {usd_per_hour: 3.6, source: a test}
+"""
+
+
+@pytest.fixture
+def main(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Main:
+    """`trueup` within this process: what takes a new process seconds of imports takes no time here."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def run(*arguments: str | Path, home: Path = home) -> Done:
+        monkeypatch.setenv("TRUEUP_HOME", str(home))
+        monkeypatch.setattr(sys, "argv", ["trueup", *map(str, arguments)])
+        capfd.readouterr()
+        handlers = [signal.getsignal(number) for number in SIGNALS]
+        code: Any = 0
+        try:
+            trueup.cli.main()
+        except SystemExit as exit_:
+            code = exit_.code or 0
+        finally:
+            for number, handler in zip(SIGNALS, handlers, strict=True):
+                signal.signal(number, handler)
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err, err
+        return Done(int(code), out, err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def finished_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home in which a plain recipe was trained: one run, named `tiny`. Not to be changed: copy it."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "records.jsonl").write_text(
+        "".join(f'{{"prompt": "What is {n}?", "completion": "{n} and {n + 1}"}}\n' for n in range(60))
+    )
+    (folder / "tiny.yaml").write_text(RECIPE.replace("DATA", str(folder / "records.jsonl")))
+    (folder / "home").mkdir()
+    subprocess.run(
+        [sys.executable, "-m", "trueup", "train", str(folder / "tiny.yaml")],
+        env={**os.environ, "TRUEUP_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        timeout=300,
+        check=True,
+    )
+    return folder / "home"
+
+
+@pytest.fixture
+def finished(finished_home: Path, home: Path) -> Path:
+    """This test's home, with the finished run in it."""
+    shutil.copytree(finished_home, home, dirs_exist_ok=True)
+    return home
+
+
+@pytest.fixture
+def built(finished_home: Path, home: Path) -> Path:
+    """This test's home, with the built-in model in it and no run."""
+    shutil.copytree(finished_home / "models", home / "models")
+    return home
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a small disk with the given options; skips where the tests may not mount."""
+    mounts: list[Path] = []
+
+    def mount(options: str) -> Path:
+        folder = tmp_path / f"disk{len(mounts)}"
+        folder.mkdir()
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True
+        )
+        if done.returncode != 0:
+            pytest.skip(f"mounting is not permitted here: {done.stderr.strip()}")
+        mounts.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounts:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
