@@ -211,6 +211,19 @@ def test_a_slow_tokenizer_gives_the_same() -> None:
     assert slow.loss_T.tolist() == fast.loss_T.tolist()
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_side_a_tokenizer_pads_on_does_not_move_the_loss(side: str) -> None:
+    """trl#550: with padding on the left the answers were not found and the loss was zero."""
+    tokenizer = chatml_tokenizer()
+    tokenizer.padding_side = side
+    short, long = conversation("Why?", "So."), conversation("Why is the sky blue?", "Because of the air.")
+    template = ChatTemplate(tokenizer)
+    together = template.encode([template.render(short), template.render(long)], "answer")
+    for example, record in zip(together, (short, long), strict=True):
+        assert example.tokens_T.tolist() == encode(CHATML_TEMPLATE, record).tokens_T.tolist()
+        assert supervised(template, example) == record.turns[-1].content + "<|im_end|>"
+
+
 def test_pad_is_never_an_end() -> None:
     """unsloth#416: SmolLM2's own pad token is its end-of-turn token."""
     pad = choose_pad(chatml_tokenizer(), CHATML_TEMPLATE.end_ids, None)

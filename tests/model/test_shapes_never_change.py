@@ -135,6 +135,7 @@ def test_the_comparison_sees_examples_that_see_each_other(tiny: ResolvedModel) -
 def test_a_neighbour_has_exactly_no_influence(
     tiny: ResolvedModel, attention: Attention, precision: Precision, lengths: list[int]
 ) -> None:
+    """trl#1230: examples packed into one row attended to each other."""
     loaded = model_of(tiny, "lora", attention, False)
     first, second, third = examples_of(3, lengths)
     other = (examples_of(4, lengths)[0][0], first[1])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trueup.train.evaluate import held_out
 from trueup.train.stepper import gather, train_step
@@ -43,6 +45,30 @@ def test_held_out_loss_does_not_depend_on_the_batch_shape(open_tiny: Any) -> Non
     assert len({result.tokens for result in results}) == 1
     for result in results[1:]:
         assert result.loss_sum == pytest.approx(results[0].loss_sum, rel=1e-9)
+
+
+def test_evaluation_keeps_no_logits(open_tiny: Any) -> None:
+    """transformers#12878: evaluation kept the logits of every batch until the memory was gone."""
+    session = open_tiny("evaluate.max_tokens=100000")
+    vocab = session.model.dims.vocab
+    assert len(session.evaluation.batches) > 3
+    alive: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal most
+            made = func(*args, **(kwargs or {}))
+            if isinstance(made, torch.Tensor) and made.dim() == 2 and made.shape[1] == vocab:
+                alive.append(weakref.ref(made))
+                most = max(most, sum(tensor.shape[0] for ref in alive if (tensor := ref()) is not None))
+            return made
+
+    with Watch():
+        result = held_out(session)
+    assert alive
+    assert 0 < most < result.tokens
+    assert all(ref() is None for ref in alive)
 
 
 def test_evaluation_leaves_the_model_in_training_mode_and_without_gradients(open_tiny: Any) -> None:
