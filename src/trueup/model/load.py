@@ -108,7 +108,7 @@ def load_model(
         base=base,
         resolved=resolved,
         section=section,
-        dims=dims_of(total - lora, trainable, lora),
+        dims=dims_of(total, trainable, lora),
         max_positions=_max_positions(base.config),
         attention=attention,
     )

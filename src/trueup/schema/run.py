@@ -139,7 +139,7 @@ class ModelDims(Frozen):
     intermediate: int  # f
     vocab: int  # V
     tied_head: bool
-    parameters: int
+    parameters: int  # of the whole model, adapters included
     trainable_parameters: int
     lora_parameters: int = 0  # 0: full fine-tuning
 
