@@ -62,6 +62,29 @@ def test_a_gap_is_left_out_and_makes_a_lower_bound() -> None:
     assert "lower bound" in energy.method
 
 
+def test_readings_too_far_apart_say_so_and_make_no_zero() -> None:
+    measurements = found(at([0, 10], power_w=[100, 100], throttle_thermal_share=[0, 0]))
+    for name, sensor in (
+        ("power_mean_w", "power_w"),
+        ("energy_j", "power_w"),
+        ("throttle_s", "throttle_thermal_share"),
+    ):
+        assert measurements[name].value is None
+        assert measurements[name].reason == f"no two readings of {sensor} lie within 3 s of each other"
+    assert measurements["power_peak_w"].value == 100
+
+
+def test_one_devices_energy_is_not_spread_over_the_tokens_of_all_ranks() -> None:
+    """Ranks count their tokens together; each reads the meter of its own device."""
+    samples = at([0, 1], power_w=[100, 100])
+    measurements = found(samples, world={"size": 4})
+    assert measurements["energy_j"].value == 100
+    assert measurements["energy_per_useful_token_j"].value is None
+    assert "of one device, and 4 trained" in (measurements["energy_per_useful_token_j"].reason or "")
+    on_cpu = found(samples, world={"size": 4}, device={"kind": "cpu", "name": "x"})
+    assert on_cpu["energy_per_useful_token_j"].value == pytest.approx(100 / (40 * 480))
+
+
 def test_the_devices_counter_is_preferred_and_checked() -> None:
     energy = found(at([0, 1, 2], energy_j=[50, 140, 250], power_w=[100, 100, 100]))["energy_j"]
     assert energy.value == 200

@@ -11,7 +11,7 @@ from .names import NAMES, figure, missing
 from .outcomes import of_compiling, of_learning, of_wall_clock
 from .sensors import energy_per_token, of_samples
 from .steady import steady_part, steps_inside
-from .totals import split_repeated
+from .totals import split_repeated, world_size
 from .utilisation import of_flops
 from .work import of_step_times, of_tokens
 
@@ -54,7 +54,7 @@ def summarize(
     found |= _of_model(record)
     if "energy_j" in given and "energy_per_useful_token_j" not in given:
         useful = found["useful_tokens"].value or 0.0
-        given["energy_per_useful_token_j"] = energy_per_token(given["energy_j"], useful)
+        given["energy_per_useful_token_j"] = energy_per_token(given["energy_j"], useful, world_size(record))
     found |= given
     ordered = {name: found.get(name) or _absent(name) for name in NAMES}
     return ordered | {name: one for name, one in found.items() if name not in NAMES}, steady

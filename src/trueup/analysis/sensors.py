@@ -10,6 +10,7 @@ from typing import NamedTuple
 from trueup.schema import Measurement, RunRecord, Sample, Scope, Step
 
 from .names import figure, missing
+from .totals import world_size
 
 Found = dict[str, Measurement]
 Series = list[tuple[float, float]]  # (time in s, value), in order of time
@@ -62,6 +63,7 @@ class _Sight(NamedTuple):
     samples: Sequence[Sample]
     absent: Mapping[str, str]
     on_cpu: bool
+    ranks: int
 
     @classmethod
     def of(cls, record: RunRecord) -> _Sight:
@@ -72,7 +74,7 @@ class _Sight(NamedTuple):
         reasons = (
             {str(key): str(value) for key, value in absent.items()} if isinstance(absent, Mapping) else {}
         )
-        return cls(record.samples, reasons, on_cpu)
+        return cls(record.samples, reasons, on_cpu, world_size(record))
 
     @property
     def sensor_scope(self) -> Scope:
@@ -85,6 +87,8 @@ class _Sight(NamedTuple):
     def why_absent(self, sensor: str) -> str:
         if sensor in self.absent:
             return self.absent[sensor]
+        if any(sensor in sample.values for sample in self.samples):
+            return f"no two readings of {sensor} lie within {LONGEST_GAP_S:g} s of each other"
         return f"no reading of {sensor} was taken" if self.samples else NO_SAMPLES
 
     def none(self, name: str, sensor: str) -> Measurement:
@@ -118,7 +122,7 @@ def _energy(sight: _Sight, useful_tokens: float) -> Found:
     else:
         found["power_peak_w"] = sight.none("power_peak_w", "power_w")
     found["energy_j"] = _total_energy(sight, area, len(power))
-    found["energy_per_useful_token_j"] = energy_per_token(found["energy_j"], useful_tokens)
+    found["energy_per_useful_token_j"] = energy_per_token(found["energy_j"], useful_tokens, sight.ranks)
     return found
 
 
@@ -145,13 +149,16 @@ def _total_energy(sight: _Sight, area: Integral, power_n: int) -> Measurement:
     return figure("energy_j", area.value, "derived", method, n=power_n, scope=scope)
 
 
-def energy_per_token(energy: Measurement, useful_tokens: float) -> Measurement:
-    """J per useful token from the run's energy."""
+def energy_per_token(energy: Measurement, useful_tokens: float, ranks: int) -> Measurement:
+    """J per useful token. The tokens are of all ranks, the leading rank's device has but its own energy."""
     name = "energy_per_useful_token_j"
     if energy.value is None:
         return missing(name, energy.reason or NO_SAMPLES, scope=energy.scope)
     if useful_tokens <= 0:
         return missing(name, "no useful token was trained", scope=energy.scope)
+    if ranks > 1 and energy.scope == "device":
+        reason = f"the energy is of one device, and {ranks} trained the tokens"
+        return missing(name, reason, scope=energy.scope)
     method = f"energy over useful tokens; {energy.method}"
     return figure(name, energy.value / useful_tokens, "derived", method, n=energy.n, scope=energy.scope)
 
@@ -178,9 +185,9 @@ def _throttle(sight: _Sight) -> Measurement:
     for sensor in ("throttle_power_share", "throttle_thermal_share"):
         for at_s, value in sight.series(sensor):
             flags[at_s] = max(value, flags.get(at_s, 0.0))
-    if len(flags) < 2:
-        return sight.none("throttle_s", "throttle_thermal_share")
     area = integrate(sorted(flags.items()))
+    if area.covered_s <= 0:
+        return sight.none("throttle_s", "throttle_thermal_share")
     method = f"integral of the device's clock-cap flags over {area.covered_s:.1f} s of samples"
     return figure("throttle_s", area.value, "measured", method, n=len(flags), scope=sight.sensor_scope)
 
