@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ def train(
 def _run(loaded: LoadedRecipe, home: Home, name: str | None) -> tuple[Outcome, bool, bool]:
     """The run's outcome, whether this process is the rank that records and prints, and whether the home holds
     all that the run should leave there: its record and its weights."""
+    from trueup.schema.run import HEADER_FILE
     from trueup.telemetry import MemorySink, RunFolder
     from trueup.train.run import execute, price_of
     from trueup.train.session import Places, find_device
@@ -72,6 +74,8 @@ def _run(loaded: LoadedRecipe, home: Home, name: str | None) -> tuple[Outcome, b
             stream=sys.stderr if world.leads else None,
         )
     finally:
+        if outcome is None and world.leads and not (folder / HEADER_FILE).exists():
+            shutil.rmtree(folder, ignore_errors=True)  # ended before there was anything to record
         device.close()
         world.close(failed=outcome is None or outcome.error is not None)
     for problem in sink.problems():

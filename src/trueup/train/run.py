@@ -68,14 +68,14 @@ def execute(
     origin_perf, started_at = process_origin()
     timeline = Timeline(tee, origin_perf)
     header = _first_header(loaded, run_id, name, price, world, started_at)
-    tee.header(header)
     session: Session | None = None
     sampler = Sampler(device, tee, timeline.now, loaded.recipe.telemetry.hz)
     failure: Failure | None = None
     reason: str | None = None
     with Interruption() as interruption:
-        with sampler:
-            try:
+        try:
+            tee.header(header)  # only now: whoever writes 'running' must be able to write how it ended
+            with sampler:
                 header = _with_environment(header, loaded.recipe, device, world, timeline)
                 tee.header(header)
                 session, header = _open(loaded.recipe, header, world, device, timeline, places, stream)
@@ -83,10 +83,10 @@ def execute(
                 reason = _train(session, tee, stream, interruption)
                 device.synchronize()  # may raise what the device did not say before
                 interruption.concluding = True
-            except (Exception, Interrupted) as error:
-                interruption.concluding = True
-                failure = explain(error, session, kept.steps)
-                timeline.event(failure.state, failure.reason, **failure.data)
+        except (Exception, Interrupted) as error:
+            interruption.concluding = True
+            failure = explain(error, session, kept.steps)
+            timeline.event(failure.state, failure.reason, **failure.data)
         return _conclude(header, kept, tee, timeline, session, sampler, failure, reason)
 
 
