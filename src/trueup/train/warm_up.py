@@ -1,10 +1,12 @@
-"""Before the first step: every shape once, the largest first, so that out-of-memory shows at once.
+"""Before the first step: each shape of the first epoch, largest first, so that out-of-memory shows at once.
 
-Forward, backward and the optimizer's buffers on random tokens. Weights, optimizer state and random state are
-as they were afterwards, so that warming up cannot change what is trained.
+Forward and backward on random tokens, with as much memory set aside as the optimizer will take. Weights,
+optimizer state and random state are as they were afterwards: warming up cannot change what is trained.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from trueup.data import MicroBatch
 from trueup.schema import SpanName
@@ -12,7 +14,11 @@ from trueup.schema import SpanName
 from .session import Session
 from .stepper import to_device
 
+if TYPE_CHECKING:
+    import torch
+
 REPEATS_OF_LARGEST = 2  # the first touches the memory, the second finds it touched
+MOMENTS = 2  # AdamW keeps two numbers beside each trained parameter, from its first step on
 
 
 def warm_up(session: Session) -> set[tuple[int, int]]:
@@ -21,7 +27,11 @@ def warm_up(session: Session) -> set[tuple[int, int]]:
 
     from trueup.model.batch import batch_loss
 
-    with session.timeline.span(SpanName.WARM_UP), torch.random.fork_rng(devices=_devices(session)):
+    random_state = torch.random.fork_rng(
+        devices=_devices(session), device_type=session.device.torch_device.type
+    )
+    with session.timeline.span(SpanName.WARM_UP), random_state:
+        moments = [] if session.optimizer.state else _moments(session)
         shapes = sorted(shapes_of(session), key=lambda shape: -shape[0] * shape[1])
         for shape in shapes[:1] * (REPEATS_OF_LARGEST - 1) + shapes:
             batch = to_device(session, _dense(shape, session.model.dims.vocab))
@@ -29,7 +39,15 @@ def warm_up(session: Session) -> set[tuple[int, int]]:
             loss.backward()  # type: ignore[no-untyped-call]
             session.optimizer.zero_grad(set_to_none=True)
         session.device.synchronize()
+        moments.clear()
     return set(shapes)
+
+
+def _moments(session: Session) -> list[torch.Tensor]:
+    """Memory of the optimizer's size, touched: what is only reserved costs nothing and so shows nothing."""
+    import torch
+
+    return [torch.ones_like(p) for _, p in session.model.trainable for _ in range(MOMENTS)]
 
 
 def shapes_of(session: Session) -> set[tuple[int, int]]:
