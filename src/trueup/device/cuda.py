@@ -100,6 +100,7 @@ class CudaDevice:
         return None
 
     def reset_peak(self) -> None:
+        self._torch.cuda.empty_cache()  # memory reserved for tensors that are gone is no need of what follows
         self._torch.cuda.reset_peak_memory_stats(self.index)
 
     def sensors(self) -> list[Sensor]:

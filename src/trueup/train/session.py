@@ -147,6 +147,7 @@ def open_session(
     with timeline.span(SpanName.CALIBRATE):
         dtype = "bf16" if precision.compute_dtype == "bfloat16" else "fp32"
         ceiling = matmul_ceiling(device, dtype, budget_s=CEILING_BUDGET_S)
+        device.reset_peak()  # its matrices can be larger than the model: memory peaks are of training
     threads, why_threads = device.choose_threads()
     return Session(
         recipe=recipe,

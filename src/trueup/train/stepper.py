@@ -66,6 +66,7 @@ def train_step(session: Session, batch: GlobalBatch, lr: float) -> StepResult:
         with session.timeline.span(SpanName.COMMUNICATION) as span:
             session.world.sum_gradients(parameters)
             (loss_sum,) = session.world.sum([loss_sum])
+            session.device.synchronize()  # vendors queue collectives: the wait for them belongs here
         communication_s = span.seconds
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, session.recipe.optimizer.clip or math.inf))
     loss = loss_sum / batch.counts.supervised
