@@ -27,9 +27,9 @@ PELT_FROM = 60
 _SAME_LEVEL = 0.01  # two plateaus whose means differ by less are one: a choice of relevance, not of noise
 _SAME_SPREAD = 3.0  # likewise for the ratio of their variances
 _DRIFT_SHARE = 0.02  # total drift over the part, relative, that matters
+_DRIFT_T = 4.0  # and how many standard errors it must be; 4 because the error is itself estimated
 _CHANGE_T = 5.0  # standard errors for a change of level at the worst of many places
 _BATCH = 5  # the 5 of MSER-5
-_DRIFT_T = 4.0  # and how many standard errors it must be; 4 because the error is itself estimated
 
 
 class Plateau(NamedTuple):

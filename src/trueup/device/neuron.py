@@ -1,7 +1,7 @@
 """AWS Trainium through TorchNeuron's native device `neuron` (torch-neuronx 2.13 and later, Trn2 and Trn3).
 
-Written from the vendor's published interface (FACTS 1) and tested against stand-ins: no Trainium machine was
-at hand.
+Written from the vendor's published interface (awsdocs-neuron.readthedocs-hosted.com, SDK 2.33) and tested
+against stand-ins: no Trainium machine was at hand.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What AWS's neuron-monitor, neuron-ls and driver files say, parsed. FACTS 1 lists the keys.
+"""What AWS's neuron-monitor, neuron-ls and driver files say, parsed. The keys are those of its user guides.
 
 neuron-monitor prints one JSON object per line, every 5 s as delivered. It has no power, energy or
 temperature field. The driver's power file holds percent of an unpublished maximum, so watts cannot be had.

@@ -48,7 +48,7 @@ _EVENTS_SHOWN = 20
 
 
 def bill_text(bill: BillView, record: RunRecord | None = None) -> RenderableType:
-    """The bill: one headline, one waterfall, one line on how much of it is known (DESIGN §9).
+    """The bill: one headline, one waterfall, one line on how much of it is known.
 
     With the run's record the headline also says model, device and how the run ended, and the last lines say
     what could not be measured and how busy the neighbours were.
