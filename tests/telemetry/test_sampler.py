@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -142,6 +143,37 @@ def test_a_child_counts_as_ours() -> None:
     after_s, after_bytes = tree.read()
     assert after_s - before_s > 0.2
     assert after_bytes - before_bytes < 60 << 20
+
+
+@pytest.mark.parametrize("kind", ["LinuxTree", "PortableTree"])
+def test_the_other_ranks_of_a_machine_are_the_run_not_its_neighbours(kind: str) -> None:
+    if kind == "LinuxTree" and not sys.platform.startswith("linux"):
+        pytest.skip("no /proc here")
+    sibling_code = "import time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\ninput()"
+    sibling = subprocess.Popen(
+        [sys.executable, "-c", sibling_code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    code = (
+        f"from trueup.telemetry.process_tree import {kind}\n"
+        f"alone, together = {kind}(siblings=False).read(), {kind}(siblings=True).read()\n"
+        "print(together[0] - alone[0], together[1] - alone[1])"
+    )
+    try:
+        assert sibling.stdout is not None
+        assert sibling.stdout.readline() == b"done\n"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        own_s, others_bytes = time.process_time(), psutil.Process(sibling.pid).memory_info().rss
+    finally:
+        sibling.communicate(b"\n")
+    more_s, more_bytes = (float(word) for word in done.stdout.split())
+    assert more_s > own_s * 0.9 + 0.3 - 0.05  # this process, which launched both, and the sibling
+    assert more_bytes > others_bytes
+
+
+def test_ranks_are_siblings_where_a_launcher_started_several() -> None:
+    ours, alone = process_tree({"LOCAL_WORLD_SIZE": "2"}), process_tree({"LOCAL_WORLD_SIZE": "1"})
+    assert ours.read()[1] > alone.read()[1]  # the launcher's memory at least
+    assert process_tree({}).read()[1] < ours.read()[1]
 
 
 def test_first_reading_has_no_share_and_the_second_has() -> None:

@@ -122,10 +122,10 @@ def lengths(record: RunRecord, prefix: str) -> str | None:
 
 
 def memory(record: RunRecord, prefix: str) -> str | None:
-    """Resident memory of the process and memory of the device over the run."""
+    """Resident memory of the run's processes and memory of the device over the run."""
     gib = 2.0**30
     series = {
-        "process, resident": _series(record.samples, "host_rss_bytes", gib),
+        "this run, resident": _series(record.samples, "host_rss_bytes", gib),
         "device, allocated": _series(record.samples, "device_allocated_bytes", gib),
         "device, reserved": _series(record.samples, "device_reserved_bytes", gib),
         "available on the host": _series(record.samples, "host_available_bytes", gib),

@@ -1,4 +1,4 @@
-"""How busy this machine is, and how much of that is this process with its children.
+"""How busy this machine is, and how much of that is this run's own processes.
 
 Shares are of all logical CPUs of the machine, averaged over the last second: the kernel counts busy time in
 ticks of 10 ms, so a shorter window would be mostly rounding.
@@ -21,7 +21,7 @@ class Reading(NamedTuple):
     """Counters at an instant, in CPU seconds since some start."""
 
     at_s: float
-    own_s: float  # this process and its children
+    own_s: float  # the run's processes
     busy_s: float  # everything on the machine, time stolen by the hypervisor included
     capacity_s: float  # busy and idle
 
