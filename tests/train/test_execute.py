@@ -69,6 +69,24 @@ def test_spans_partition_the_wall_clock(run_tiny: Run) -> None:
     assert outcome.measurements["other_share"].value is not None
 
 
+def test_a_compile_after_the_last_step_is_in_the_record(
+    run_tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    keep = loop.keep
+
+    def keep_and_compile(session: Any, name: str, **facts: Any) -> None:
+        keep(session, name, **facts)
+        if name == loop.LAST:
+            torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+
+    monkeypatch.setattr(loop, "keep", keep_and_compile)
+    found = run_tiny()[0].measurements
+    assert found["compile_count"].value == found["compile_after_warm_up_count"].value == 1
+    assert found["compile_s"].value > 0
+
+
 def test_counts_are_of_real_batches_only(run_tiny: Run) -> None:
     """optimum-habana 1533 (warm-up in the books), transformers#32469 (throughput counts padding)."""
     outcome, sink = run_tiny()

@@ -176,6 +176,8 @@ def _conclude(
 ) -> Outcome:
     """Turn the records into measurements, stop the clock, write both. The arithmetic is on the clock, under
     the span `record`; only the wall clock itself and what follows from it are filled in after it stopped."""
+    if session is not None:
+        session.compiles.close()  # with what was compiled since the last step
     with timeline.span(SpanName.RECORD):
         extra = measured_here(session, timeline, sampler)
         so_far = _record(header, kept, timeline)
