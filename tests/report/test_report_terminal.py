@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from report_samples import make_record, make_sample_bill
+from report_samples import PRICE, make_record, make_sample_bill
 from rich.console import Console, RenderableType
 
 from trueup.report import terminal
@@ -34,7 +34,7 @@ def test_bill_has_headline_lines_and_what_is_known() -> None:
     assert lines[0].endswith("finished · 40 steps · 3 min 6 s")
     assert lines[1].startswith("$0.2138 per million useful tokens, all in")
     assert "steady $0.1582 ($0.1543 to $0.1635 within run)" in lines[1]
-    assert lines[2] == "price: $0.0816 an hour, quoted: m7g.large us-east-1, June 2026, an example"
+    assert lines[2] == f"price: $0.0816 an hour, quoted: {PRICE.source} (as of 2026-06-15)"
     text = "\n".join(lines)
     assert "measured 13 · derived 9 · quoted 1 · unavailable 4" in text
     assert "power_mean_w" in text or "energy_j and 2 more (this machine has no readable sensor)" in text

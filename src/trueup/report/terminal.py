@@ -197,7 +197,8 @@ def _steady(steady: Measurement) -> Text:
 
 
 def _price(price: PriceView) -> str:
-    return f"${number(price.usd_per_hour)} an hour, {clean(price.kind)}: {clean(price.source)}"
+    as_of = f" (as of {clean(price.as_of)})" if price.as_of else ""
+    return f"${number(price.usd_per_hour)} an hour, {clean(price.kind)}: {clean(price.source)}{as_of}"
 
 
 def _bill_lines(bill: BillView) -> Table:
