@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Literal
 
 import typer
@@ -27,31 +28,18 @@ def calibrate(
 
 def _measure(kind: Literal["auto", "cpu", "cuda", "neuron"], seconds: float) -> dict[str, Any]:
     from trueup.device import matmul_ceiling, memory_bandwidth, open_device
-    from trueup.schema import Measurement
 
-    device = open_device(kind)
-    found: dict[str, Measurement] = {}
-    for dtype in ("fp32", "bf16"):
-        ceiling = matmul_ceiling(device, dtype, budget_s=seconds)
-        found[f"matmul_ceiling_{dtype}_flops_per_s"] = Measurement(
-            value=ceiling.flops_per_s,
-            unit="FLOP/s",
-            kind="measured",
-            method=f"best {dtype} matmul over sizes, at {'×'.join(map(str, ceiling.shape))}",
-            scope="device",
-            n=ceiling.n,
-        )
-    bandwidth = memory_bandwidth(device, budget_s=seconds)
-    found["memory_bandwidth_bytes_per_s"] = Measurement(
-        value=bandwidth.bytes_per_s,
-        unit="bytes/s",
-        kind="measured",
-        method=f"best read of {bandwidth.buffer_bytes / 2**20:.0f} MiB",
-        scope="device",
-        n=bandwidth.n,
-    )
-    threads, why = device.choose_threads()
+    with contextlib.closing(open_device(kind)) as device:
+        found = {
+            f"matmul_ceiling_{dtype}_flops_per_s": matmul_ceiling(device, dtype, budget_s=seconds)
+            for dtype in ("fp32", "bf16")
+        }
+        bandwidth = memory_bandwidth(device, budget_s=seconds)
+        threads, why = device.choose_threads()
+        about = {"kind": device.kind, "name": device.name, "threads": threads, "threads_reason": why}
+    measured = {name: ceiling.measurement() for name, ceiling in found.items()}
+    measured["memory_bandwidth_bytes_per_s"] = bandwidth.measurement()
     return {
-        "device": {"kind": device.kind, "name": device.name, "threads": threads, "threads_reason": why},
-        "measurements": {name: one.model_dump(mode="json") for name, one in found.items()},
+        "device": about,
+        "measurements": {name: one.model_dump(mode="json") for name, one in measured.items()},
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from trueup.schema import Frozen, InputError
+from trueup.schema import Frozen, InputError, Measurement
 
 from .protocol import Device
 
@@ -32,6 +32,13 @@ class MatmulCeiling(Frozen):
     n: int
     seconds: float  # what measuring took
 
+    def measurement(self) -> Measurement:
+        """The rate, with how it was obtained."""
+        method = f"best {self.dtype} matmul over sizes, at {'×'.join(map(str, self.shape))}"
+        return Measurement(
+            value=self.flops_per_s, unit="FLOP/s", kind="measured", method=method, scope="device", n=self.n
+        )
+
 
 class MemoryBandwidth(Frozen):
     """The best read rate seen over `n` passes through a buffer that no cache holds."""
@@ -40,6 +47,13 @@ class MemoryBandwidth(Frozen):
     buffer_bytes: int
     n: int
     seconds: float
+
+    def measurement(self) -> Measurement:
+        """The rate, with how it was obtained."""
+        method = f"best read of {self.buffer_bytes / 2**20:.0f} MiB"
+        return Measurement(
+            value=self.bytes_per_s, unit="bytes/s", kind="measured", method=method, scope="device", n=self.n
+        )
 
 
 def matmul_ceiling(device: Device, dtype_name: str, *, budget_s: float = 1.0) -> MatmulCeiling:

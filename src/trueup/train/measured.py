@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trueup.device import MatmulCeiling
 from trueup.schema import Measurement
 from trueup.telemetry import Sampler, Timeline
 
@@ -22,7 +21,7 @@ def measured_here(session: Session | None, timeline: Timeline, sampler: Sampler)
     }
     if session is None:
         return found
-    found["matmul_ceiling_flops_per_s"] = _ceiling(session.ceiling)
+    found["matmul_ceiling_flops_per_s"] = session.ceiling.measurement()
     memory = session.device.memory()
     if memory is None:
         return found
@@ -39,18 +38,6 @@ def measured_here(session: Session | None, timeline: Timeline, sampler: Sampler)
         if value is not None
     }
     return found
-
-
-def _ceiling(ceiling: MatmulCeiling) -> Measurement:
-    shape = "×".join(str(side) for side in ceiling.shape)
-    return Measurement(
-        value=ceiling.flops_per_s,
-        unit="FLOP/s",
-        kind="measured",
-        method=f"best {ceiling.dtype} matmul over sizes in this run, {shape}",
-        scope="device",
-        n=ceiling.n,
-    )
 
 
 def _peak_host_bytes() -> Measurement:
