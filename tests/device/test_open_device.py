@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from trueup.device import matmul_ceiling, memory_bandwidth, open_device
+from trueup.device import ceiling, matmul_ceiling, memory_bandwidth, open_device
 from trueup.device.open import WHY_ABSENT
 from trueup.schema import InputError
 
@@ -56,14 +56,24 @@ def test_import_needs_no_torch() -> None:
 
 
 def test_matmul_ceiling_is_a_rate_of_a_shape_it_ran() -> None:
-    ceiling = matmul_ceiling(open_device("cpu"), "fp32", budget_s=0.1)
-    assert ceiling.flops_per_s > 0
-    assert ceiling.n >= 2
-    m, k, n = ceiling.shape
+    found = matmul_ceiling(open_device("cpu"), "fp32", budget_s=0.1)
+    assert found.flops_per_s > 0
+    assert found.n >= 2
+    m, k, n = found.shape
     # the best multiply fits in the time the whole measurement took
-    assert 2 * m * k * n / ceiling.flops_per_s < ceiling.seconds
+    assert 2 * m * k * n / found.flops_per_s < found.seconds
     with pytest.raises(InputError, match="int4"):
         matmul_ceiling(open_device("cpu"), "int4")
+
+
+def test_a_disturbed_first_try_does_not_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A neighbour held the first multiplies up for a second each; the rate they gave foretells nothing."""
+    took_s = iter([[1.0, 1.0], [1e-3, 2e-3], [1e-3], [1e-2]])
+    monkeypatch.setattr(ceiling, "SIZES", (64, 128))
+    monkeypatch.setattr(ceiling, "_repeat", lambda device, run, share_s: next(took_s))
+    found = matmul_ceiling(open_device("cpu"), "fp32", budget_s=5.0)
+    assert found.shape == (128, 128, 128)
+    assert found.flops_per_s == 2 * 128**3 / 1e-3
 
 
 def test_bandwidth_reads_the_whole_buffer() -> None:

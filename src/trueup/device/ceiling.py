@@ -59,9 +59,10 @@ class MemoryBandwidth(Frozen):
 def matmul_ceiling(device: Device, dtype_name: str, *, budget_s: float = 1.0) -> MatmulCeiling:
     """The best square matmul over several sizes, in `dtype_name` (fp32, bf16, fp16, fp64).
 
-    Sizes grow until one would no longer fit the remaining budget; each is run once to warm up, then timed
-    several times, synchronised, and the single best counts: a ceiling is what the machine can do, and every
-    disturbance only lowers it. The smallest size is always timed, whatever the budget.
+    Sizes grow while one more fits the remaining budget at the best rate so far; what is left of it goes to
+    sizes that do fit, so that a disturbed first try does not end the search. Each is run once to warm up,
+    then timed several times, synchronised, and the single best counts: a ceiling is what the machine can do,
+    and every disturbance only lowers it. The smallest size is always timed, whatever the budget.
     """
     import torch
 
@@ -69,19 +70,20 @@ def matmul_ceiling(device: Device, dtype_name: str, *, budget_s: float = 1.0) ->
         raise InputError(f"no matmul ceiling for '{dtype_name}'; known are {', '.join(DTYPES)}")
     dtype: torch.dtype = getattr(torch, DTYPES[dtype_name])
     start = time.perf_counter()
-    best_rate, best_size, timed = 0.0, SIZES[0], 0
+    best_rate, best_size, timed, place, left_s = 0.0, SIZES[0], 0, 0, budget_s
     with torch.inference_mode():
-        for place, size in enumerate(SIZES):
-            left_s = budget_s - (time.perf_counter() - start)
-            # a warm-up and two timed multiplies must fit, at the best rate so far
-            if place and 3 * 2 * size**3 / best_rate > left_s:
-                break
-            run = _multiply(device, dtype, size)
-            share_s = left_s / (3 if place else 10)
-            seconds = _repeat(device, run, share_s)
+        while True:
+            size = SIZES[place]
+            seconds = _repeat(device, _multiply(device, dtype, size), left_s / (3 if timed else 10))
             timed += len(seconds)
             if (rate := 2 * size**3 / min(seconds)) > best_rate:
                 best_rate, best_size = rate, size
+            left_s = budget_s - (time.perf_counter() - start)
+            # a warm-up and two timed multiplies must fit
+            fitting = [at for at, one in enumerate(SIZES) if 3 * 2 * one**3 / best_rate <= left_s]
+            if not fitting or place == len(SIZES) - 1:
+                break
+            place = min(place + 1, fitting[-1])
     shape = (best_size, best_size, best_size)
     return MatmulCeiling(
         flops_per_s=best_rate, shape=shape, dtype=dtype_name, n=timed, seconds=time.perf_counter() - start
