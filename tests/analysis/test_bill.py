@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_records import PRICE, arbitrary_records, make_record, make_step
 
-from trueup.analysis.bill import LINE_NAMES, Bill, bill_document, make_bill
+from trueup.analysis.bill import LINE_NAMES, Bill, make_bill
 from trueup.analysis.measure import summarize
 from trueup.schema import InputError, Measurement, Price, RunRecord
 
@@ -180,7 +180,7 @@ def test_known_counts_measurements_and_the_price() -> None:
 
 
 def test_document_keys() -> None:
-    document = json.loads(json.dumps(bill_document(make_bill(measured(make_record())))))
+    document = json.loads(make_bill(measured(make_record())).model_dump_json())
     assert {
         "run", "name", "price", "total_usd", "wall_s", "useful_tokens", "usd_per_million_useful_tokens",
         "usd_per_million_useful_tokens_steady", "lines", "known", "notes",

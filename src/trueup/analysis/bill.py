@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from math import fsum
-from typing import Any, Literal
+from typing import Literal
 
 from trueup.schema import Frozen, InputError, Measurement, Price, RunRecord, SpanName, unavailable
 
@@ -242,9 +242,3 @@ def _reason(record: RunRecord, name: str) -> str:
     if found is None:
         return f"{name} was not recorded (a run that was cut off has no summary)"
     return found.reason or f"{name} is {found.value}"
-
-
-def bill_document(bill: Bill) -> dict[str, Any]:
-    """The bill as the JSON that other programs read."""
-    document: dict[str, Any] = bill.model_dump(mode="json")
-    return document

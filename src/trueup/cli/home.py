@@ -16,10 +16,6 @@ class Home:
     path: Path
 
     @property
-    def models(self) -> Path:
-        return self.path / "models"
-
-    @property
     def data(self) -> Path:
         return self.path / "data"
 

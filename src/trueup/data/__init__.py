@@ -1,7 +1,6 @@
 """Data: read records, render and tokenise them, keep them as Arrow, plan batches. Never imports torch."""
 
 from .batches import MicroBatch, TokenCounts, assemble, count_tokens
-from .lengths import histogram_text
 from .plan import Plan, PlannedBatch, Strategy, choose_strategy, epoch_plan, evaluation_plan, steps
 from .prepare import Prepared, prepare
 from .table import TokenTable
@@ -23,7 +22,6 @@ __all__ = [
     "count_tokens",
     "epoch_plan",
     "evaluation_plan",
-    "histogram_text",
     "prepare",
     "steps",
 ]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_BARS = " ▏▎▍▌▋▊▉█"
-
 
 def summary(lengths_N: NDArray[np.int32]) -> dict[str, float]:
     """min, p50, p90, p99, max, total; percentiles are observed lengths (nearest rank). N > 0."""
@@ -27,14 +25,3 @@ def histogram(lengths_N: NDArray[np.int32], bins: int = 16) -> list[tuple[int, i
     step = -(-step // 8) * 8
     counts = np.bincount(np.asarray(lengths_N) // step)
     return [(n * step, (n + 1) * step, int(count)) for n, count in enumerate(counts)]
-
-
-def histogram_text(bins: list[tuple[int, int, int]], width: int = 40) -> list[str]:
-    """One line a bin, for a terminal."""
-    tallest = max((count for _, _, count in bins), default=0) or 1
-    lines = []
-    for start, stop, count in bins:
-        whole, part = divmod(round(count / tallest * width * 8), 8)
-        bar = "█" * whole + (_BARS[part] if part else "")
-        lines.append(f"{start:>6} to {stop - 1:>6} {count:>8}  {bar}".rstrip())
-    return lines

@@ -1,4 +1,4 @@
-"""A sink that keeps everything in lists: for tests, and for loops whose record nobody stores."""
+"""A sink that keeps everything in lists: a run is concluded from it, whatever became of the disk."""
 
 from __future__ import annotations
 
