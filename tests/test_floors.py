@@ -15,24 +15,25 @@ SOURCE = Path(__file__).parent.parent / "src" / "trueup"
 # Each room and the rooms it may import from. The order is the floors of docs/architecture.md.
 ALLOWED = {
     "schema": set(),
+    "files": set(),
     "recipe": {"schema"},
     "catalog": {"schema"},
     "device": {"schema", "catalog"},
     "analysis": {"schema", "catalog"},
-    "store": {"schema"},
-    "telemetry": {"schema", "catalog", "device"},
-    "model": {"schema", "recipe", "catalog", "device"},
-    "data": {"schema", "recipe", "catalog"},
+    "store": {"schema", "files"},
+    "telemetry": {"schema", "files", "catalog", "device"},
+    "model": {"schema", "files", "recipe", "catalog", "device"},
+    "data": {"schema", "files", "recipe", "catalog"},
     "train": {"schema", "recipe", "catalog", "device", "analysis", "telemetry", "model", "data"},
-    "report": {"schema", "catalog", "analysis"},
+    "report": {"schema", "files", "catalog", "analysis"},
     "cli": {
-        *("schema", "recipe", "catalog", "device", "analysis", "store"),
+        *("schema", "files", "recipe", "catalog", "device", "analysis", "store"),
         *("telemetry", "model", "data", "train", "report"),
     },
 }
 HEAVY = {"torch", "transformers", "peft"}
 NEVER_IN_LIGHT_COMMANDS = HEAVY | {"pyarrow", "scipy", "matplotlib", "numpy"}
-WITHOUT_TORCH = {"schema", "recipe", "catalog", "store", "analysis", "report"}
+WITHOUT_TORCH = {"schema", "files", "recipe", "catalog", "store", "analysis", "report"}
 VENDOR = ("pynvml", "torch.cuda", "torch_neuronx", "torch.neuron")
 SCHEMA_MAY_USE = {"pydantic", "trueup"}
 
@@ -87,6 +88,11 @@ def test_schema_needs_only_pydantic() -> None:
     for path in modules("schema"):
         roots = {name.split(".")[0] for name in imports(path)}
         assert roots <= SCHEMA_MAY_USE | set(sys.stdlib_module_names), path
+
+
+def test_files_needs_only_the_standard_library() -> None:
+    for path in modules("files"):
+        assert {name.split(".")[0] for name in imports(path)} <= set(sys.stdlib_module_names), path
 
 
 def test_vendor_modules_are_named_in_device_alone() -> None:

@@ -214,10 +214,10 @@ def test_small_data_rule(points: list[float], validation: float, test: float, ex
 def test_a_failed_write_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
 ) -> None:
-    def fail(path: Path) -> None:
-        raise OSError(number, os.strerror(number), str(path))
+    def fail(handle: int) -> None:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(arrow_folder, "_fsync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(kind, match="data"):
         make(tmp_path, rows(20))
     assert list((tmp_path / "data").iterdir()) == []

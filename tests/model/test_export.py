@@ -189,7 +189,7 @@ def test_newer_weights_replace_older_ones(tiny: ResolvedModel, tmp_path: Path) -
     assert torch.equal(fresh.trainable[0][1], trained(tiny, LORA, 2).trainable[0][1])
 
 
-@pytest.mark.parametrize("dies_in", ["_save_tensors", "flush_file", "replace_file"])
+@pytest.mark.parametrize("dies_in", ["_save_tensors", "flush", "replace_text"])
 def test_a_failed_save_keeps_the_older_weights(
     tiny: ResolvedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_in: str
 ) -> None:

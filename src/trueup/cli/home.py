@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from trueup.files.whole import needs_another_place, prove_writable
 from trueup.schema import InputError, StorageError
 
 
@@ -25,30 +26,15 @@ class Home:
 
     def for_writing(self) -> Home:
         """This home, made if absent and proven writable; raises InputError or StorageError if it is not."""
-        probe = self.path / f".probe-{os.getpid()}"
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            probe.write_bytes(b"trueup")
-            probe.unlink()
-        except (PermissionError, FileExistsError, NotADirectoryError) as error:
-            raise InputError(self._refusal(error)) from None
+            prove_writable(self.path)
         except OSError as error:
-            probe.unlink(missing_ok=True) if self.path.is_dir() and not _read_only(error) else None
-            kind = InputError if _read_only(error) else StorageError
-            raise kind(self._refusal(error)) from None
+            kind = InputError if needs_another_place(error) else StorageError
+            raise kind(
+                f"the trueup home {self.path} cannot be written: {error.strerror}; "
+                "set TRUEUP_HOME to a folder that can"
+            ) from None
         return self
-
-    def _refusal(self, error: OSError) -> str:
-        return (
-            f"the trueup home {self.path} cannot be written: {error.strerror}; "
-            "set TRUEUP_HOME to a folder that can"
-        )
-
-
-def _read_only(error: OSError) -> bool:
-    import errno
-
-    return error.errno == errno.EROFS
 
 
 def find_home() -> Home:

@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from trueup.files.whole import needs_another_place, new_beside, put_in_place, sha256_of
 from trueup.schema import InputError, StorageError
 
 EXAMPLES_FILE = "examples.arrow"
@@ -59,7 +57,7 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        if needs_another_place(error):
             raise InputError(
                 f"{path} cannot be written to: {error.strerror or error}. "
                 "Point TRUEUP_HOME at a folder that can"
@@ -75,9 +73,9 @@ class FolderWriter:
 
     def __init__(self, target: Path) -> None:
         self.target = target
+        self.folder = new_beside(target)
         with storage_errors(target.parent):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            self.folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+            self.folder.mkdir(parents=True)
         self._pending: list[tuple[NDArray[np.int32], list[int], bytes]] = []
         self._sink: Any = None
         self._writer: Any = None
@@ -122,12 +120,12 @@ class FolderWriter:
         with storage_errors(self.target.parent):
             text = json.dumps(manifest, indent=1, ensure_ascii=False)
             (self.folder / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8")
-            for name in (EXAMPLES_FILE, INDEX_FILE, MANIFEST_FILE):
-                _fsync(self.folder / name)
-            _fsync(self.folder)
-            self.folder.chmod(0o755)  # mkdtemp makes it private
-            _replace(self.folder, self.target)
-            _fsync(self.target.parent)
+            try:
+                put_in_place(self.folder, self.target, replace=True)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                # another process put its own there in between: the same inputs, so the same content
 
     def _flush(self) -> None:
         if not self._pending:
@@ -158,33 +156,8 @@ def _lists(rows: Sequence[Any]) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, pa.int32()))
 
 
-def _replace(folder: Path, target: Path) -> None:
-    """Rename onto a name that may be taken by an older folder: that one is moved aside first, then
-    removed."""
-    if target.exists():
-        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
-        with contextlib.suppress(FileNotFoundError):  # another process moved it first
-            target.rename(aside / target.name)
-        shutil.rmtree(aside, ignore_errors=True)
-    try:
-        folder.rename(target)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        # another process put its own there in between: the same inputs, so the same content
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def file_facts(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": path.stat().st_size}
+    return {"sha256": sha256_of(path), "bytes": path.stat().st_size}
 
 
 def read_manifest(folder: Path) -> tuple[dict[str, Any] | None, str | None]:

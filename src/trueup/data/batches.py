@@ -3,7 +3,6 @@
 Shapes: B rows, T tokens a row, N supervised positions of the whole micro-batch.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Iterable

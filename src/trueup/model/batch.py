@@ -3,7 +3,6 @@
 B rows, T positions in a row, N supervised positions.
 """
 
-
 from __future__ import annotations
 
 from dataclasses import dataclass

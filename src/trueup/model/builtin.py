@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trueup.files.whole import read_json_object, remove_leftovers, sha256_of
 from trueup.schema import InputError, StorageError
 
 from .folder import check_folder, safetensors_header
-from .staging import exclusive, read_json_object, remove_leftovers, sha256_of, staged_folder
+from .staging import exclusive, staged_folder
 
 MANIFEST = "trueup-model.json"
 MANIFEST_FORMAT = 1

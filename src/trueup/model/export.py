@@ -12,20 +12,13 @@ from typing import Any
 
 import torch
 
+from trueup.files.whole import flush, read_json_object, replace_text, sha256_of
 from trueup.recipe.models import TuneSection
 from trueup.schema import InputError, StorageError
 
 from .builtin import ResolvedModel
 from .load import LoadedModel, load_model, load_tokenizer
-from .staging import (
-    flush_file,
-    read_json_object,
-    replace_file,
-    require_empty,
-    sha256_of,
-    staged_folder,
-    storage_errors,
-)
+from .staging import require_empty, staged_folder, storage_errors
 
 WEIGHTS_MANIFEST = "weights.json"
 WEIGHTS_FORMAT = 1
@@ -53,7 +46,7 @@ def save_weights(loaded: LoadedModel, folder: Path, *, about: dict[str, Any] | N
             staging.replace(path)
         finally:
             staging.unlink(missing_ok=True)
-        flush_file(path)
+        flush(path)
         manifest = {
             "format": WEIGHTS_FORMAT,
             "file": path.name,
@@ -61,7 +54,7 @@ def save_weights(loaded: LoadedModel, folder: Path, *, about: dict[str, Any] | N
             "sha256": digest,
             "about": about or {},
         }
-        replace_file(folder / WEIGHTS_MANIFEST, json.dumps(manifest, indent=1))
+        replace_text(folder / WEIGHTS_MANIFEST, json.dumps(manifest, indent=1))
         for old in folder.glob("weights-*.safetensors"):
             if old != path:
                 old.unlink(missing_ok=True)

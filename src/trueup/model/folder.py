@@ -9,9 +9,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from trueup.files.whole import read_json_object
 from trueup.schema import InputError
-
-from .staging import read_json_object
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

@@ -7,9 +7,7 @@ in as they are.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from trueup.analysis.names import NAMES
+from trueup.files.whole import replacing_file
 from trueup.schema import InputError, Measurement, RunRecord, StorageError
 
 from . import headline, plots, wording
@@ -86,19 +85,10 @@ def write(path: str | os.PathLike[str], html: str) -> None:
         raise InputError(f"{target} is a folder; give the name of a file, such as {target / 'report.html'}")
     if not target.parent.is_dir():
         raise InputError(f"cannot write {target}: the folder {target.parent} does not exist; make it first")
-    part: str | None = None
     try:
-        handle, part = tempfile.mkstemp(prefix=f".{target.name[:40]}.", suffix=".part", dir=target.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(html.encode("utf-8", "replace"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(part, 0o644)  # mkstemp makes it readable by its owner alone; a report is for passing on
-        os.replace(part, target)
+        with replacing_file(target) as part:
+            part.write_bytes(html.encode("utf-8", "replace"))
     except OSError as error:
-        if part is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(part)
         raise StorageError(
             f"could not write {target}: {error.strerror}; nothing was changed there. Free some space, or "
             "name another file with -o"

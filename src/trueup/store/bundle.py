@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trueup.files.whole import new_beside, put_in_place, replacing_file
 from trueup.schema import InputError, RunRecord, Segment, StorageError, TrueupError
 from trueup.schema.measurement import Frozen
 from trueup.schema.run import (
@@ -60,7 +60,11 @@ def export_run(home: Path, run_id: str, out: Path) -> Path:
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise InputError(f"{out} cannot be written: give the name of a file in a folder that exists")
     entries = pack(parts)
-    with _replacing(out) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as bundle:
+    with (
+        _explained(out),
+        replacing_file(out) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as bundle,
+    ):
         for name, raw in entries.items():
             info = zipfile.ZipInfo(name, _EPOCH)
             info.compress_type, info.create_system, info.external_attr = zipfile.ZIP_DEFLATED, 3, 0o644 << 16
@@ -111,7 +115,7 @@ def _write_run_folder(folder: Path, parts: RunParts, source: str) -> None:
     }
     measured = {name: measurement.model_dump() for name, measurement in record.measurements.items()}
     imported = {"imported_at": datetime.now(UTC).isoformat(timespec="seconds"), "from": source}
-    temporary = folder.parent / f".import-{secrets.token_hex(6)}"
+    temporary = new_beside(folder)
     try:
         temporary.mkdir(parents=True)
         for name, items in series.items():
@@ -120,7 +124,7 @@ def _write_run_folder(folder: Path, parts: RunParts, source: str) -> None:
         _write_json(temporary / MEASUREMENTS_FILE, measured)
         _write_json(temporary / IMPORTED_FILE, imported)
         _write_json(temporary / HEADER_FILE, record.header.model_dump())
-        temporary.rename(folder)
+        put_in_place(temporary, folder, replace=False)
     except OSError as error:
         raise StorageError(
             f"the run could not be written under TRUEUP_HOME ({folder.parent}): {error.strerror}; "
@@ -135,20 +139,14 @@ def _write_json(file: Path, value: Any) -> None:
 
 
 @contextmanager
-def _replacing(out: Path) -> Iterator[Path]:
-    """A file beside `out` that becomes `out` when all went well and vanishes when not."""
-    temporary = out.with_name(f".{out.name}.{secrets.token_hex(6)}")
+def _explained(out: Path) -> Iterator[None]:
     try:
-        yield temporary
-        temporary.replace(out)
+        yield
     except OSError as error:
         raise StorageError(
             f"{out} could not be written: {error.strerror}; the run is unharmed. Free some space, or name "
             "another file with -o"
         ) from None
-    finally:
-        with suppress(OSError):  # a read-only disk refuses to remove even what is not there
-            temporary.unlink(missing_ok=True)
 
 
 def _scrubbed(parts: RunParts, scrubber: Scrubber) -> RunParts:

@@ -1,4 +1,4 @@
-"""Files of a run folder that hold whole lines or none, and documents that are replaced whole."""
+"""Files of a run folder that hold whole lines or none."""
 
 from __future__ import annotations
 
@@ -78,21 +78,3 @@ def end_of_last_line(fd: int, size: int) -> int:
             return start + newline + 1
         end = start
     return 0
-
-
-def replace_document(path: Path, text: str) -> None:
-    """Write a file so that a reader, or a crash at any instant, finds the old text or the new one, whole.
-
-    Raises OSError, and then leaves the old one in place.
-    """
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with open(part, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise

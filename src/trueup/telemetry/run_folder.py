@@ -7,9 +7,7 @@ records, writes what is held. A step therefore never waits for a slow disk while
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
-import os
 import tempfile
 import threading
 import time
@@ -17,6 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from trueup.files.whole import needs_another_place, prove_writable, replace_text
 from trueup.schema import (
     Evaluation,
     Event,
@@ -41,7 +40,7 @@ from trueup.schema.run import (
     STEPS_FILE,
 )
 
-from .line_file import LineFile, replace_document
+from .line_file import LineFile
 
 LINE_FILES = (STEPS_FILE, EVALUATIONS_FILE, EVENTS_FILE, SEGMENTS_FILE, SAMPLES_FILE)  # most precious first
 HOLD_AT_MOST_BYTES = 64 << 20
@@ -211,7 +210,7 @@ class RunFolder:
 
     def _write_document(self, name: str) -> bool:
         text = self._documents[name]
-        if not self._attempt(name, lambda: replace_document(self.path / name, text)):
+        if not self._attempt(name, lambda: replace_text(self.path / name, text)):
             return False
         with self._lock:
             if self._documents.get(name) is text:  # not replaced by a newer one meanwhile
@@ -273,16 +272,8 @@ class RunFolder:
 def _create(path: Path) -> None:
     """Make the folder and show that it can be written, before the run has cost anything."""
     existed = path.is_dir()
-    probe = path / ".probe"
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(probe, "wb") as file:
-                file.write(os.urandom(PROBE_BYTES))  # a compressing disk must not swallow it
-                file.flush()
-                os.fsync(file.fileno())
-        finally:
-            probe.unlink(missing_ok=True)
+        prove_writable(path, PROBE_BYTES)
         (path / HEARTBEAT_FILE).touch()
     except OSError as error:
         if not existed:
@@ -293,7 +284,7 @@ def _create(path: Path) -> None:
 
 def _creation_error(path: Path, error: OSError) -> StorageError | InputError:
     why = error.strerror or str(error)
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
+    if needs_another_place(error):
         return InputError(
             f"cannot make the run folder {path}: {why}. Set TRUEUP_HOME to a folder that can be written."
         )
