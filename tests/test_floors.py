@@ -12,7 +12,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "trueup"
 
-# Each room and the rooms it may import from. The order is the floors of docs/architecture.md.
+# Each room (a folder, or a module beside them) and the rooms it may import from. The order is that of the
+# floors of docs/architecture.md.
 ALLOWED = {
     "schema": set(),
     "files": set(),
@@ -26,20 +27,24 @@ ALLOWED = {
     "data": {"schema", "files", "recipe", "catalog"},
     "train": {"schema", "recipe", "catalog", "device", "analysis", "telemetry", "model", "data"},
     "report": {"schema", "files", "catalog", "analysis"},
+    "home": {"schema", "files"},
+    "api": {"schema", "analysis", "store", "home"},
     "cli": {
         *("schema", "files", "recipe", "catalog", "device", "analysis", "store"),
-        *("telemetry", "model", "data", "train", "report"),
+        *("telemetry", "model", "data", "train", "report", "home"),
     },
 }
+ENTRANCES = {"__init__": {"api"}, "__main__": {"cli"}}
 HEAVY = {"torch", "transformers", "peft"}
 NEVER_IN_LIGHT_COMMANDS = HEAVY | {"pyarrow", "scipy", "matplotlib", "numpy"}
-WITHOUT_TORCH = {"schema", "files", "recipe", "catalog", "store", "analysis", "report"}
+WITHOUT_TORCH = {"schema", "files", "recipe", "catalog", "store", "analysis", "report", "home", "api"}
 VENDOR = ("pynvml", "torch.cuda", "torch_neuronx", "torch.neuron")
 SCHEMA_MAY_USE = {"pydantic", "trueup"}
 
 
 def modules(room: str) -> list[Path]:
-    return sorted((SOURCE / room).rglob("*.py"))
+    folder = SOURCE / room
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [SOURCE / f"{room}.py"]
 
 
 def imports(path: Path, *, typing_only: bool = False) -> Iterator[str]:
@@ -60,22 +65,24 @@ def imports(path: Path, *, typing_only: bool = False) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
             yield ".".join((*base, *([node.module] if node.module else [])))
-            if node.module is None:
+            if node.module in (None, "trueup"):
                 yield from (".".join((*base, alias.name)) for alias in node.names)
 
 
 def test_every_room_is_known() -> None:
-    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert rooms == set(ALLOWED)
+    folders = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    files = {path.stem for path in SOURCE.glob("*.py")}
+    assert folders | files == set(ALLOWED) | set(ENTRANCES)
 
 
-@pytest.mark.parametrize("room", ALLOWED)
+@pytest.mark.parametrize("room", [*ALLOWED, *ENTRANCES])
 def test_imports_go_down_only(room: str) -> None:
+    allowed = {**ALLOWED, **ENTRANCES}[room] | {room}
     for path in modules(room):
         for name in imports(path, typing_only=True):
             parts = name.split(".")
-            if parts[0] == "trueup" and len(parts) > 1 and (SOURCE / parts[1]).is_dir():
-                assert parts[1] in ALLOWED[room] | {room}, f"{path.relative_to(SOURCE)} imports {name}"
+            if parts[0] == "trueup" and len(parts) > 1 and parts[1] in ALLOWED:
+                assert parts[1] in allowed, f"{path.relative_to(SOURCE)} imports {name}"
 
 
 @pytest.mark.parametrize("room", sorted(WITHOUT_TORCH))
@@ -126,6 +133,17 @@ def test_light_commands_load_nothing_heavy(command: list[str], tmp_path: Path) -
         text=True,
         check=False,
     )
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_trueup_loads_nothing_else() -> None:
+    probe = (
+        "import sys\nimport trueup\n"
+        "loaded = [n for n in sys.modules if n.startswith('trueup.') or n in ('pydantic', 'sqlalchemy')]\n"
+        "assert not loaded, loaded\n"
+        "assert trueup.runs.__module__ == 'trueup.api'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

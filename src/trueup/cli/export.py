@@ -34,13 +34,12 @@ def export(
 
 
 def _export(ref: str, adapter: Path | None, merged: Path | None) -> dict[str, object]:
+    from trueup.home import find_home
     from trueup.model.builtin import resolve_model
     from trueup.model.export import export_adapter_from_run, export_merged_from_run, read_weights_manifest
     from trueup.recipe import Recipe
     from trueup.schema import InputError
     from trueup.train.weights import kept
-
-    from .home import find_home
 
     home = find_home()
     (record,) = records_of([ref])

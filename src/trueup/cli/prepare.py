@@ -34,10 +34,9 @@ def prepare(
 
 def _prepare(recipe: Any) -> dict[str, Any]:
     from trueup.data import prepare as prepare_data
+    from trueup.home import find_home
     from trueup.model.builtin import resolve_model
     from trueup.model.load import load_tokenizer, read_config
-
-    from .home import find_home
 
     home = find_home().for_writing()
     resolved = resolve_model(recipe.model.path, home.path, say=say)

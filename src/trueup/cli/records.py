@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .home import find_home
+from trueup.home import find_home
+
 from .output import say
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import typer
 
+from trueup.home import find_home
 from trueup.schema import RunRecord
 
-from .home import find_home
 from .output import JSON_OPTION, print_json, print_rich, say
 from .records import RUN_ARGUMENT, open_store, records_of
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from .home import Home, find_home
+from trueup.home import Home, find_home
+
 from .output import JSON_OPTION, print_json, print_rich, say, stdout_reserved
 from .recipe import RECIPE_ARGUMENT, SET_OPTION
 

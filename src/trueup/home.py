@@ -1,4 +1,4 @@
-"""Where trueup keeps what it makes. Read from the environment once, here, and passed down."""
+"""Where trueup keeps what it makes. Read from the environment at the edge, here, and passed down."""
 
 from __future__ import annotations
 

@@ -1,0 +1,143 @@
+"""`import trueup`: the names it offers, records from a home, and tables where pandas is installed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trueup
+from trueup.schema import InputError, Measurement, MissingExtraError, RunHeader, SpanTotal, unavailable
+
+NAMES = {"Bill", "Records", "RunRecord", "RunSummary", "__version__", "bill", "run", "runs"}
+
+
+def write_run(home: Path, run_id: str, name: str, second: int, **header: Any) -> None:
+    """A finished run's folder, by hand: ten seconds, of which eight were steps."""
+    folder = home / "runs" / run_id
+    folder.mkdir(parents=True)
+    given: dict[str, Any] = {
+        "price": {"usd_per_hour": 3.6, "source": "a test"},
+        "started_at": f"2026-11-29T10:15:{second:02}+00:00",
+        "wall_s": 10.0,
+        "recipe": {"model": {"path": "tiny"}},
+    }
+    fields = {"state": "finished", "trueup_version": "0", "recipe_digest": "0", **given, **header}
+    (folder / "run.json").write_text(RunHeader(id=run_id, name=name, **fields).model_dump_json())
+    segments = [
+        {"name": "start", "start_s": 0.0, "end_s": 2.0},
+        {"name": "step", "start_s": 2.0, "end_s": 10.0},
+    ]
+    (folder / "segments.jsonl").write_text("".join(json.dumps(one) + "\n" for one in segments))
+    (folder / "samples.jsonl").write_text('{"at_s": 1.0, "values": {"cpu_share": 0.5}}\n')
+    measured = {
+        "useful_tokens": Measurement(value=1000, unit="tokens", kind="measured"),
+        "energy_j": unavailable("J", "no power sensor"),
+    }
+    (folder / "measurements.json").write_text(json.dumps({k: m.model_dump() for k, m in measured.items()}))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_run(tmp_path, "aaaa1111", "first", 1)
+    write_run(tmp_path, "bbbb2222", "second", 2, price=None)
+    monkeypatch.setenv("TRUEUP_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_the_names_offered_are_these() -> None:
+    from trueup import api
+
+    assert set(trueup.__all__) == NAMES
+    assert set(api.__all__) == NAMES - {"__version__"}
+    assert set(dir(trueup)) >= NAMES
+    for name in NAMES - {"__version__"}:
+        assert getattr(trueup, name) is getattr(api, name)
+    with pytest.raises(AttributeError, match="no attribute 'rusn'"):
+        _ = trueup.rusn  # type: ignore[attr-defined]
+
+
+def test_runs_are_frozen_records_newest_first(home: Path) -> None:
+    runs = trueup.runs()
+    assert isinstance(runs, trueup.Records)
+    assert [(one.id, one.name, one.useful_tokens) for one in runs] == [
+        ("bbbb2222", "second", 1000.0),
+        ("aaaa1111", "first", 1000.0),
+    ]
+    with pytest.raises(ValueError, match="frozen"):
+        runs[0].name = "other"
+    with pytest.raises(TypeError):
+        runs[0] = runs[1]  # type: ignore[index]
+
+
+def test_a_run_is_its_whole_record(home: Path) -> None:
+    record = trueup.run("last")
+    assert record == trueup.run("second") == trueup.run("bbbb")
+    assert record.header.id == "bbbb2222"
+    assert record.spans == (
+        SpanTotal(name="start", seconds=2.0, count=1),
+        SpanTotal(name="step", seconds=8.0, count=1),
+    )
+    assert record.measurements["energy_j"].reason == "no power sensor"
+    assert record.samples == ()
+    assert trueup.run("last", samples=True).samples[0].values == {"cpu_share": 0.5}
+    with pytest.raises(InputError, match="did you mean"):
+        trueup.run("secnd")
+
+
+def test_a_bill_is_at_the_runs_price_or_at_one_given(home: Path) -> None:
+    bill = trueup.bill("first")
+    assert bill.total_usd == pytest.approx(0.01)
+    assert bill.usd_per_million_useful_tokens.value == pytest.approx(10.0)
+    assert sum(line.usd for line in bill.lines) == pytest.approx(bill.total_usd, rel=1e-12)
+    other = trueup.bill("second", usd_per_hour=7.2, price_source="an offer")
+    assert (other.total_usd, other.price.source) == (pytest.approx(0.02), "an offer")
+    with pytest.raises(InputError, match="has no price"):
+        trueup.bill("second")
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="positive number of dollars"):
+            trueup.bill("second", usd_per_hour=wrong)
+
+
+def test_another_home_may_be_named_and_a_damaged_run_is_a_warning(home: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    write_run(other, "cccc3333", "third", 3)
+    (other / "runs" / "dddd4444").mkdir()
+    (other / "runs" / "dddd4444" / "run.json").write_text("{")
+    with pytest.warns(UserWarning, match="run folder left out: .*dddd4444"):
+        (only,) = trueup.runs(home=str(other))
+    assert only.id == "cccc3333"
+
+
+def test_without_pandas_a_table_says_what_to_install(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)  # what an import finds where it is not installed
+    with pytest.raises(MissingExtraError, match=r"pip install 'trueup\[pandas\]'"):
+        trueup.runs().to_pandas()
+
+
+def test_pandas_is_given_rows_and_columns_in_order(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def frame(rows: list[dict[str, Any]], columns: list[str] | None) -> str:
+        given.update(rows=rows, columns=columns)
+        return "a frame"
+
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=frame))
+    assert trueup.runs().to_pandas() == "a frame"
+    assert given["columns"][:2] == ["id", "name"]
+    assert [row["id"] for row in given["rows"]] == ["bbbb2222", "aaaa1111"]
+    assert set(given["rows"][0]) == set(given["columns"])
+    assert trueup.Records(()).to_pandas() == "a frame"
+    assert given == {"rows": [], "columns": None}
+
+
+def test_a_real_frame_has_a_row_a_run(home: Path) -> None:
+    pytest.importorskip("pandas")
+    frame = trueup.runs().to_pandas()
+    assert list(frame["id"]) == ["bbbb2222", "aaaa1111"]
+    spans = trueup.Records(trueup.run("first").spans).to_pandas()
+    assert spans.set_index("name")["seconds"].sum() == 10.0
