@@ -8,22 +8,29 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 ROLES = ("system", "user", "assistant")
+TEXT = "text"  # the only turn's role where a record is plain text instead of a conversation
 FIRST_SHOWN = 5  # examples kept of each reason
 EXCERPT_CHARACTERS = 160
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    role: str  # one of ROLES
+    role: str  # one of ROLES, or TEXT
     content: str
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One conversation that ends with an assistant turn. `origin` says where it was read ("file.jsonl:7")."""
+    """One conversation that ends with an assistant turn, or one turn of plain text (`is_text`). `origin` says
+    where it was read ("file.jsonl:7")."""
 
     turns: tuple[Turn, ...]
     origin: str
+
+    @property
+    def is_text(self) -> bool:
+        """Plain text for continued pre-training: no template, and all of it carries loss."""
+        return self.turns[0].role == TEXT
 
     def messages(self) -> list[dict[str, str]]:
         """As chat templates take them."""
