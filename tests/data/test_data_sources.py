@@ -120,7 +120,8 @@ def test_rows_that_cannot_be_used_are_counted(tmp_path: Path, row: object, reaso
     [
         ([{"role": "user", "content": "Q"}], "no_answer"),
         ([], "no_answer"),
-        ([{"role": "tool", "content": "x"}, {"role": "assistant", "content": "A"}], "unknown_role"),
+        ([{"role": "tool", "content": "x"}, {"role": "assistant", "content": "A"}], "tool_call"),
+        ([{"role": "critic", "content": "x"}, {"role": "assistant", "content": "A"}], "unknown_role"),
         ([{"role": "assistant", "content": None}], "wrong_type"),
         ([{"role": "assistant"}], "missing_field"),
         (["Q", "A"], "wrong_type"),
@@ -177,7 +178,7 @@ def test_mixed_rows_take_the_commoner_format_and_say_so(tmp_path: Path) -> None:
         ("a.jsonl", "not json\n", r"a\.jsonl:1: none of the first 1 lines"),
         ("a.jsonl", '{"question": "Q", "answer": "A"}\n', "keys 'question', 'answer'.*alpaca: 'instruction'"),
         ("a.jsonl", "7\n", "no objects but int"),
-        ("a.txt", "text", "neither 'stdlib-docs' nor a .json or .jsonl file"),
+        ("a.pdf", "text", r"not a kind of file that is read \(.json, .jsonl"),
     ],
 )
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
@@ -187,11 +188,11 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, name: str, conten
         read(path)
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+def test_a_missing_file_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.jsonl: no such file"):
         read(tmp_path / "none.jsonl")
     (tmp_path / "folder.jsonl").mkdir()
-    with pytest.raises(InputError, match="is a folder"):
+    with pytest.raises(InputError, match="holds no data files"):
         read(tmp_path / "folder.jsonl")
 
 

@@ -175,7 +175,7 @@ def _build(
         "inputs": inputs,
         "settings": section.model_dump(mode="json", exclude={"source"}),
         "source_name": source.name,
-        "format_found": {"name": source.format, "evidence": source.evidence},
+        "format_found": source.found(),
         "template": {
             "kind": "default" if template.is_default else "tokenizer",
             "sha256": inputs["template"],
@@ -192,7 +192,7 @@ def _build(
         "tokens": lengths.summary(lengths_N),
         "supervised_tokens": sum(writer.supervised),
         "length_histogram": [list(bin_) for bin_ in lengths.histogram(lengths_N)],
-        "notes": [*template.notes, *notes],
+        "notes": [*source.notes, *template.notes, *notes],
         "files": writer.finish(codes_N),
     }
 

@@ -1,43 +1,69 @@
-"""Where records come from: the built-in source, or a JSON or JSONL file read as a stream.
+"""Where records come from: the built-in source, or files read as a stream.
 
 A `Source` knows its identity (a digest of its content) before it is read, so that prepared data can be found
-again, and yields records while counting what it leaves out. Rows are dropped one by one and counted under
-`unreadable_line`, `not_an_object`, `missing_field`, `wrong_type`, `unknown_role`, `invalid_text`,
-`no_answer`, `empty_answer`; with `strict` the first row that cannot be read as its format (all but the last
-two) is refused."""
+again, and yields records while counting what it leaves out. The format is found for each file by itself. Rows
+are dropped one by one and counted under `unreadable_line`, `field_count`, `not_an_object`, `missing_field`,
+`wrong_type`, `unknown_role`, `tool_call`, `role_order`, `invalid_text`, `nul_character`, `no_answer`,
+`empty_answer`, `empty_text`; with `strict` the first row that cannot be read as its format (all but the last
+three) is refused."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trueup.recipe.models import DataSection
 from trueup.schema import InputError
 
-from . import stdlib_docs
-from .formats import DETECT_ROWS, FORMATS, Detection, conversation, detect
-from .records import Record, RowError, Tally, excerpt
+from . import hub, stdlib_docs
+from .columns import detect_columns, renamed
+from .containers import BadRow, DataFile, rows
+from .conversation import checked
+from .formats import DETECT_ROWS, FORMATS, Detection, detect
+from .locate import content_digest, locate
+from .records import Record, RowError, Tally
 
-LENIENT_REASONS = frozenset({"no_answer", "empty_answer"})  # well-formed rows that only have nothing to teach
-_BOM = b"\xef\xbb\xbf"
+# Well-formed rows that only have nothing to teach.
+LENIENT_REASONS = frozenset({"no_answer", "empty_answer", "empty_text"})
+# Keys under which a row holds a list itself: an object that has one is a row, not a document around rows.
+_LIST_KEYS = frozenset(
+    {
+        "messages",
+        "conversations",
+        "conversation",
+        "prompt",
+        "completion",
+        "chosen",
+        "rejected",
+        "history",
+        "tools",
+    }
+)
+_UNREADABLE_SHOWN = 10
+_NOTES = {
+    "preference": "preference pairs are read as their chosen side; the rejected side is not used",
+    "text": "plain text is used without a template; all of it carries loss",
+}
 
 
-@dataclass(frozen=True)
-class BadRow:
-    """A line that is not JSON, kept in the stream so that it is counted where it stands."""
+@dataclass
+class FileFormat:
+    """What one file turned out to be. `rows` are those read of it."""
 
-    message: str
+    file: str
+    container: str
+    format: str
+    evidence: str
+    rows: int = 0
 
 
 @dataclass
 class Source:
-    """One opened source. `digest` identifies its content; `format` and `evidence` are known after `records`
-    has begun."""
+    """One opened source. `digest` identifies its content; what it holds (`format`, `evidence`, `files`,
+    `rows_read`, `notes` for a person) is known once `records` is exhausted."""
 
     name: str
     digest: str
@@ -45,40 +71,36 @@ class Source:
     format: str = ""
     evidence: str = ""
     rows_read: int = field(default=0)
+    files: list[FileFormat] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def records(self, tally: Tally) -> Iterator[Record]:
         """The usable records in order; what is dropped or changed is counted in `tally`."""
         return self.read(self, tally)
 
+    def found(self) -> dict[str, Any]:
+        """The formats found and why, as the manifest keeps them."""
+        return {
+            "name": self.format,
+            "evidence": self.evidence,
+            "files": [asdict(file) for file in self.files],
+        }
+
 
 def open_source(section: DataSection) -> Source:
     """The source a data section names.
 
-    Raises InputError: no such file, a folder, unreadable, empty, or a kind that is not read.
+    Raises InputError: nothing there, unreadable, empty, or a kind that is not read.
     """
     if section.source == stdlib_docs.NAME:
         return Source(stdlib_docs.NAME, stdlib_docs.identity(), _read_stdlib)
-    path = Path(section.source).expanduser()
-    if path.suffix not in (".json", ".jsonl"):
-        raise InputError(
-            f"data.source '{section.source}' is neither '{stdlib_docs.NAME}' nor a .json or .jsonl file"
-        )
-    try:
-        if path.exists() and not path.is_file():  # a pipe would be read twice, and be empty the second time
-            kind = "folder" if path.is_dir() else "pipe or device"
-            raise InputError(f"{path} is a {kind}; data.source takes one .json or .jsonl file")
-        digest, size = _file_digest(path)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file (looked from {Path.cwd()}); check data.source") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; check data.source") from error
-    if size == 0:
-        raise InputError(f"{path} is empty; expected one JSON record per line, or a JSON list of records")
+    is_hub = section.source.startswith(hub.PREFIX)
+    located = hub.locate_hub(section.source) if is_hub else locate(section.source)
 
     def read(source: Source, tally: Tally) -> Iterator[Record]:
-        return _read_file(path, section, source, tally)
+        return _read_files(located.files, section, source, tally)
 
-    return Source(path.name, digest, read)
+    return Source(located.name, content_digest(located.files), read, notes=list(located.notes))
 
 
 def _read_stdlib(source: Source, tally: Tally) -> Iterator[Record]:
@@ -89,24 +111,101 @@ def _read_stdlib(source: Source, tally: Tally) -> Iterator[Record]:
         yield record
 
 
-def _read_file(path: Path, section: DataSection, source: Source, tally: Tally) -> Iterator[Record]:
-    rows = _rows(path)
-    head = list(itertools.islice(rows, DETECT_ROWS))
-    found = _choose_format(section, [row for _, row in head if not isinstance(row, BadRow)], head, str(path))
-    source.format, source.evidence = found.format.name, found.evidence
-    for number, row in itertools.chain(head, rows):
+def _read_files(
+    files: list[DataFile], section: DataSection, source: Source, tally: Tally
+) -> Iterator[Record]:
+    """Every file's format is found before the first record, so that all that cannot be read are named."""
+    detections = _inspect_all(files, section, source)
+    source.files = [
+        FileFormat(file.name, file.container, found.format.name, found.evidence) for file, found in detections
+    ]
+    counts = Counter(item.format for item in source.files)
+    source.format = ", ".join(sorted(counts))
+    source.evidence = source.files[0].evidence
+    if len(files) > 1:
+        said = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+        source.evidence = f"{len(source.files)} files, each by its own first rows: {said}"
+    source.notes += [note for name, note in _NOTES.items() if name in counts]
+    for (file, found), seen in zip(detections, source.files, strict=True):
+        yield from _read_file(file, found, section, source, seen, tally)
+
+
+def _inspect_all(
+    files: list[DataFile], section: DataSection, source: Source
+) -> list[tuple[DataFile, Detection]]:
+    if len(files) == 1:
+        return [(files[0], _inspect(files[0], section))]
+    found: list[tuple[DataFile, Detection]] = []
+    errors: list[str] = []
+    for file in files:
+        try:
+            found.append((file, _inspect(file, section)))
+        except NoRecordsError:
+            source.notes.append(f"passed over, holding no records: {file.name}")
+        except InputError as error:
+            errors.append(f"  {error}")
+    if errors:
+        more = len(errors) - _UNREADABLE_SHOWN
+        raise InputError(
+            "\n".join(
+                [
+                    f"data.source '{source.name}': {len(errors)} of {len(files)} files cannot be used:",
+                    *errors[:_UNREADABLE_SHOWN],
+                    *([f"  and {more} more"] if more > 0 else []),
+                ]
+            )
+        )
+    if not found:
+        raise InputError(f"data.source '{source.name}': none of its {len(files)} files holds a record")
+    return found
+
+
+class NoRecordsError(InputError):
+    """A file without a single row."""
+
+
+def _inspect(file: DataFile, section: DataSection) -> Detection:
+    """A file's format, by its first rows. Raises InputError, NoRecordsError among them."""
+    head = list(itertools.islice(rows(file, _row_keys(section)), DETECT_ROWS))
+    if not head:
+        raise NoRecordsError(
+            f"{file.path} holds no records; expected one JSON record per line, or a JSON list of records"
+        )
+    objects = [row for _, row in head if not isinstance(row, BadRow)]
+    if not objects:
+        number, bad = head[0]
+        what = "lines is JSON" if "json" in file.kind else "rows can be read"
+        raise InputError(f"{file.path}:{number}: none of the first {len(head)} {what}: {bad.message}")
+    if file.kind == "txt":
+        return Detection(FORMATS["text"], "a .txt file is one document of plain text")
+    if section.format != "auto" and section.columns.format is None:
+        return Detection(FORMATS[section.format], "named by the recipe (data.format)")
+    mapped = detect_columns(objects, section.columns, str(file.path))
+    return mapped or detect(objects, str(file.path))
+
+
+def _row_keys(section: DataSection) -> frozenset[str]:
+    return _LIST_KEYS | set(section.columns.named().values())
+
+
+def _read_file(
+    file: DataFile, found: Detection, section: DataSection, source: Source, seen: FileFormat, tally: Tally
+) -> Iterator[Record]:
+    for number, row in rows(file, _row_keys(section)):
         source.rows_read += 1
-        where = f"{path.name}:{number}"
+        seen.rows += 1
+        where = f"{file.name}:{number}"
         try:
             if isinstance(row, BadRow):
-                raise RowError("unreadable_line", row.message)
+                raise RowError(row.reason, row.message)
             if not isinstance(row, dict):
                 raise RowError("not_an_object", f"expected a JSON object, not {type(row).__name__}")
-            turns, cut = conversation(found.format.read(row))
+            own_names = file.kind == "txt"  # no columns to map
+            turns, cut = checked(found.format.read(row if own_names else renamed(row, section.columns)))
         except RowError as error:
             if section.strict and error.reason not in LENIENT_REASONS:
                 raise InputError(
-                    f"{path}:{number}: {error.reason}: {error}. "
+                    f"{file.path}:{number}: {error.reason}: {error}. "
                     "Mend the line, or set data.strict to false to count such lines and use the rest"
                 ) from None
             tally.drop(error.reason, where, str(error))
@@ -114,74 +213,3 @@ def _read_file(path: Path, section: DataSection, source: Source, tally: Tally) -
         if cut:
             tally.change("turns_after_last_answer_cut", where, f"{cut} turns after the last answer left off")
         yield Record(turns, where)
-
-
-def _choose_format(
-    section: DataSection, objects: list[Any], head: list[tuple[int, Any]], path: str
-) -> Detection:
-    if not head:
-        raise InputError(
-            f"{path} holds no records; expected one JSON record per line, or a JSON list of records"
-        )
-    if not objects:
-        number, bad = head[0]
-        raise InputError(f"{path}:{number}: none of the first {len(head)} lines is JSON: {bad.message}")
-    if section.format != "auto":
-        return Detection(FORMATS[section.format], "named by the recipe (data.format)")
-    return detect(objects, path)
-
-
-def _rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """Numbered rows of a JSON list (by position, from 1) or of JSON lines (by line number)."""
-    with path.open("rb") as file:
-        start = file.read(4096).removeprefix(_BOM).lstrip()[:1]
-    if not start:
-        yield from _lines(path)
-    elif start == b"[" or path.suffix == ".json":
-        yield from _document(path)
-    else:
-        yield from _lines(path)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, Any]]:
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            line = raw.removeprefix(_BOM) if number == 1 else raw
-            if line.strip():
-                yield number, _parse(line)
-
-
-def _parse(line: bytes) -> Any:
-    try:
-        return json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        return BadRow(f"not UTF-8: {error.reason} at byte {error.start}")
-    except (ValueError, RecursionError) as error:
-        shown = excerpt(line[-120:].decode("utf-8", "replace"))
-        return BadRow(f"not JSON: {error}; the line ends: {shown}")
-
-
-def _document(path: Path) -> Iterator[tuple[int, Any]]:
-    """A whole JSON file: a list of rows, or one row. A .json file of JSON lines is read as lines."""
-    try:
-        document = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 at byte {error.start}: {error.reason}") from None
-    except json.JSONDecodeError as error:
-        lines = list(itertools.islice(_lines(path), 2))
-        if lines and isinstance(lines[0][1], dict):
-            yield from _lines(path)
-            return
-        raise InputError(
-            f"{path}:{error.lineno}: not JSON: {error.msg} (column {error.colno}); a .json file "
-            "holds one list of records; one record a line is read too"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read as JSON: {error}") from None
-    yield from enumerate(document if isinstance(document, list) else [document], start=1)
-
-
-def _file_digest(path: Path) -> tuple[str, int]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return digest, file.tell()

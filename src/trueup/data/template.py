@@ -11,6 +11,9 @@ Where the text before an answer has other tokens by itself than in one pass with
 ends in a space, an answer that starts with a newline), the text is cut there and the pieces tokenised apart,
 so that the model trains on the prompt tokens it is served; counted as `boundary_split`.
 
+Plain text goes through no template: it is between the tokenizer's own BOS, where it puts one before a text,
+and its EOS, and all of it carries loss.
+
 A tokenizer without a template gets DEFAULT_TEMPLATE; one whose template writes no end-of-turn token gets its
 EOS token right after the last answer."""
 
@@ -50,6 +53,7 @@ class Rendered:
     text: str
     spans: tuple[tuple[int, int], ...]
     changes: tuple[str, ...] = ()
+    is_text: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +73,8 @@ class ChatTemplate:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.notes: list[str] = []
+        bos: Any = tokenizer.bos_token_id
+        self._adds_bos = bos is not None and tokenizer("a")["input_ids"][:1] == [bos] != self._ids("a")[:1]
         self.is_default = not getattr(tokenizer, "chat_template", None)
         self.text: str = self._default_text() if self.is_default else tokenizer.get_chat_template()
         self.end_of_turn: str | None = None
@@ -92,6 +98,9 @@ class ChatTemplate:
                 hit = self._control.search(turn.content)
                 if hit:
                     raise RowError("special_token_in_text", f"the {turn.role} text contains {hit.group()!r}")
+        if record.is_text:
+            text = record.turns[0].content
+            return Rendered(text, ((0, len(text)),), is_text=True)
         messages = record.messages()
         text = self._apply(messages)
         spans: list[tuple[int, int]] = []
@@ -163,9 +172,12 @@ class ChatTemplate:
         self, item: Rendered, ids: list[int], loss_T: NDArray[np.bool_], split: bool, loss_on: LossOn
     ) -> Encoded:
         changes = [*item.changes, *(["boundary_split"] if split else [])]
-        if self.end_of_turn is None:
-            ids, loss_T = [*ids, self.tokenizer.eos_token_id], np.append(loss_T, True)
+        end = self.tokenizer.eos_token_id
+        if self.end_of_turn is None or (item.is_text and end is not None):
+            ids, loss_T = [*ids, end], np.append(loss_T, True)
         bos = self.tokenizer.bos_token_id
+        if item.is_text and self._adds_bos:
+            ids, loss_T = [bos, *ids], np.insert(loss_T, 0, False)
         if bos is not None and ids[:2] == [bos, bos]:
             ids, loss_T = ids[1:], loss_T[1:]
             changes.append("second_bos_removed")
@@ -232,9 +244,7 @@ class ChatTemplate:
                 "nothing can end an answer; set its eos_token"
             )
         self.notes.append("the tokenizer has no chat template; trueup's default is used")
-        bos: Any = self.tokenizer.bos_token_id
-        adds_bos = bos is not None and self.tokenizer("a")["input_ids"][:1] == [bos] != self._ids("a")[:1]
-        return "{{ bos_token }}" + DEFAULT_TEMPLATE if adds_bos else DEFAULT_TEMPLATE
+        return "{{ bos_token }}" + DEFAULT_TEMPLATE if self._adds_bos else DEFAULT_TEMPLATE
 
     def _probe(self) -> None:
         """Find the end-of-turn token, and the special tokens the template builds with."""

@@ -28,19 +28,66 @@ class SplitSection(Frozen):
         return self
 
 
+class ColumnsSection(Frozen):
+    """Which columns to read where they are not named as a format names its keys."""
+
+    prompt: str | None = Field(None, min_length=1, description="column of the question")
+    completion: str | None = Field(None, min_length=1, description="column of the answer")
+    system: str | None = Field(None, min_length=1, description="column of the system text; it may be absent")
+    messages: str | None = Field(None, min_length=1, description="column of the list of messages")
+    chosen: str | None = Field(None, min_length=1, description="column of a preference pair's better answer")
+    text: str | None = Field(None, min_length=1, description="column of plain text")
+
+    def named(self) -> dict[str, str]:
+        """Key of a format -> column, of the keys that are mapped."""
+        return {key: column for key, column in self.model_dump().items() if column is not None}
+
+    @property
+    def format(self) -> str | None:
+        """The format these columns stand for; None where nothing but the system text is mapped."""
+        if self.completion is not None:
+            return "prompt-completion"
+        if self.chosen is not None:
+            return "preference"
+        return "messages" if self.messages is not None else "text" if self.text is not None else None
+
+    @model_validator(mode="after")
+    def _is_one_shape(self) -> Self:
+        keys = set(self.named()) - {"system"}
+        shapes = ({"prompt", "completion"}, {"prompt", "chosen"}, {"chosen"}, {"messages"}, {"text"})
+        if keys and keys not in shapes:
+            raise ValueError(
+                f"data.columns maps {', '.join(sorted(keys))}; expected prompt and completion, prompt and "
+                "chosen, chosen, messages, or text"
+            )
+        if self.text is not None and self.system is not None:
+            raise ValueError("data.columns maps system beside text; plain text has no system turn")
+        return self
+
+
 class DataSection(Frozen):
     """Which records, and what the model is to learn from them."""
 
-    source: str = Field(description="'stdlib-docs', or a .json or .jsonl file")
-    format: Literal["auto", "messages", "alpaca", "prompt-completion"] = Field(
-        "auto", description="shape of the rows; auto takes what most of the first 50 rows look like"
+    source: str = Field(description="'stdlib-docs', a data file, a folder of them, a glob, or hub:OWNER/NAME")
+    format: Literal["auto", "messages", "sharegpt", "alpaca", "prompt-completion", "preference", "text"] = (
+        Field("auto", description="shape of the rows; auto: what most of a file's first 50 look like")
     )
+    columns: ColumnsSection = ColumnsSection()
     max_length: int = Field(512, ge=2, description="longest example in tokens, template included")
     overlong: Literal["drop", "truncate"] = Field("drop", description="what to do with longer examples")
     loss_on: Literal["answer", "all"] = Field("answer", description="which tokens carry loss")
     split: SplitSection = SplitSection()
     limit: int | None = Field(None, ge=1, description="use only the first n readable records")
     strict: bool = Field(False, description="refuse a file with bad rows instead of counting them")
+
+    @model_validator(mode="after")
+    def _format_and_columns_agree(self) -> Self:
+        if self.columns.format is not None and self.format not in ("auto", self.columns.format):
+            raise ValueError(
+                f"data.format is {self.format}, but data.columns describes {self.columns.format}; "
+                "leave data.format at auto"
+            )
+        return self
 
 
 class TuneSection(Frozen):
