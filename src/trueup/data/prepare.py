@@ -17,6 +17,7 @@ from trueup.schema import DatasetFacts, InputError
 
 from . import lengths
 from .arrow_folder import FORMAT, FolderWriter, read_manifest
+from .check import checked
 from .records import Record, RowError, Tally, excerpt
 from .sources import Source, open_source
 from .splits import SPLITS, assign
@@ -201,7 +202,7 @@ def _examples(
     section: DataSection, source: Source, template: ChatTemplate, tally: Tally
 ) -> Iterator[tuple[Record, Encoded]]:
     records = itertools.islice(source.records(tally), section.limit)
-    for batch in _batched(records, ENCODE_RECORDS):
+    for batch in _batched(checked(template, records), ENCODE_RECORDS):
         usable: list[Record] = []
         rendered: list[Rendered] = []
         for record in batch:

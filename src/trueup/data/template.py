@@ -41,6 +41,7 @@ DEFAULT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '\n\n### Assistant\n' }}{% endif %}"
 )
 _PROBE = Record((Turn("user", "How many?"), Turn("assistant", "Seven.")), "a question and an answer")
+MEND = "Mend chat_template in the tokenizer's folder, or delete it there: then trueup's own is used"
 _KEPT_PIECE_CHARACTERS, _KEPT_PIECES = 64, 1024
 
 LossOn = Literal["answer", "all"]
@@ -78,6 +79,7 @@ class ChatTemplate:
         self.is_default = not getattr(tokenizer, "chat_template", None)
         self.text: str = self._default_text() if self.is_default else tokenizer.get_chat_template()
         self.end_of_turn: str | None = None
+        self.special = special_tokens(tokenizer)
         self._control: re.Pattern[str] | None = None
         self._piece_ids: dict[str, list[int]] = {}
         self._probe()
@@ -91,8 +93,9 @@ class ChatTemplate:
         return frozenset(index for index in ids if index is not None)
 
     def render(self, record: Record) -> Rendered:
-        """Raises RowError: template_refused, template_changes_answer, template_not_incremental,
-        special_token_in_text."""
+        """Raises RowError: special_token_in_text, template_refused, template_drops_system,
+        template_changes_question, template_not_incremental, template_changes_answer, template_omits_end,
+        loss_on_question."""
         if self._control is not None:
             for turn in record.turns:
                 hit = self._control.search(turn.content)
@@ -102,7 +105,7 @@ class ChatTemplate:
             text = record.turns[0].content
             return Rendered(text, ((0, len(text)),), is_text=True)
         messages = record.messages()
-        text = self._apply(messages)
+        text = self._whole_text(record)
         spans: list[tuple[int, int]] = []
         changes: list[str] = []
         for k, turn in enumerate(record.turns):
@@ -113,6 +116,7 @@ class ChatTemplate:
             if trimmed:
                 changes.append("answer_whitespace_trimmed")
             spans.append((start if is_prompt else begin, end))
+        _check_places(record, text, spans)
         if self.end_of_turn is None:
             text = text[: spans[-1][1]]
         return Rendered(text, tuple(spans), tuple(dict.fromkeys(changes)))
@@ -186,6 +190,32 @@ class ChatTemplate:
         loss_T[:1] = False  # nothing comes before it to predict it from
         return Encoded(np.asarray(ids, dtype=np.int32), loss_T, tuple(changes))
 
+    def _whole_text(self, record: Record) -> str:
+        """The whole conversation rendered, with every system and user turn in it, but for white space around
+        them."""
+        try:
+            text = self.apply(record.messages())
+        except RowError as error:
+            raise self._without_system(record, error) from error
+        for turn in record.turns:
+            if turn.role != "assistant" and turn.content.strip() not in text:
+                reason = "template_drops_system" if turn.role == "system" else "template_changes_question"
+                message = f"the rendered text does not hold the {turn.role} message"
+                raise RowError(reason, f"{message}: {excerpt(turn.content)}")
+        return text
+
+    def _without_system(self, record: Record, error: RowError) -> RowError:
+        """What a refusal is about, where it is about the system message."""
+        others = tuple(turn for turn in record.turns if turn.role != "system")
+        if len(others) == len(record.turns) or not others:
+            return error
+        try:
+            self.apply(Record(others, record.origin).messages())
+        except RowError:
+            return error
+        advice = "put its text into the first user turn, or use a template with a system role"
+        return RowError(error.reason, f"the chat template has no system role ({error}); {advice}")
+
     def _answer_start(
         self, messages: list[dict[str, str]], k: int, text: str, *, after: int
     ) -> tuple[int, bool]:
@@ -194,7 +224,7 @@ class ChatTemplate:
         (False)."""
         for generation_prompt in (True, False):
             try:
-                prefix = self._apply(messages[:k], generation_prompt=generation_prompt)
+                prefix = self.apply(messages[:k], generation_prompt=generation_prompt)
             except RowError:
                 continue
             if len(prefix) >= after and text.startswith(prefix):
@@ -220,11 +250,14 @@ class ChatTemplate:
                 end = limit + len(ending)
             if found:
                 return begin, end, candidate != answer
+        if ending is not None and text.find(answer.strip(), start) >= 0:
+            raise RowError("template_omits_end", f"no {ending!r} follows the answer: {excerpt(answer)}")
         raise RowError(
             "template_changes_answer", f"the rendered text does not hold the answer: {excerpt(answer)}"
         )
 
-    def _apply(self, messages: list[dict[str, str]], *, generation_prompt: bool = False) -> str:
+    def apply(self, messages: list[dict[str, str]], *, generation_prompt: bool = False) -> str:
+        """The template's text. Raises RowError (template_refused) where the template raises anything."""
         try:
             text = self.tokenizer.apply_chat_template(
                 messages, chat_template=self.text, tokenize=False, add_generation_prompt=generation_prompt
@@ -249,24 +282,50 @@ class ChatTemplate:
     def _probe(self) -> None:
         """Find the end-of-turn token, and the special tokens the template builds with."""
         try:
-            text = self._apply(_PROBE.messages())
+            text = self.apply(_PROBE.messages())
         except RowError as error:
-            raise InputError(f"the chat template cannot render {_PROBE.origin}: {error}") from error
+            raise InputError(
+                f"{name_of(self.tokenizer)}: the chat template cannot render {_PROBE.origin}: {error}. {MEND}"
+            ) from error
         answer = _PROBE.turns[-1].content
         if answer not in text:
-            raise InputError(f"the chat template leaves the answer out: {excerpt(text)}")
+            raise InputError(
+                f"{name_of(self.tokenizer)}: the chat template leaves the answer out or changes it: of "
+                f"{_PROBE.turns[0].content!r} and {answer!r} it makes {text!r}. {MEND}"
+            )
         tail = text[text.rindex(answer) + len(answer) :].lstrip()
-        special = special_tokens(self.tokenizer)
-        self.end_of_turn = max((token for token in special if tail.startswith(token)), key=len, default=None)
+        self.end_of_turn = max(
+            (token for token in self.special if tail.startswith(token)), key=len, default=None
+        )
         if self.end_of_turn is None:
             if self.tokenizer.eos_token_id is None:
                 raise InputError(
                     "the chat template writes no end-of-turn token and the tokenizer has no EOS token"
                 )
+            ending = f" (with {excerpt(tail)!r}, which is none)" if tail.strip() else ""
             self.notes.append(
-                "the chat template ends answers without a token; EOS is put after the last answer"
+                f"the chat template ends answers without a token{ending}; EOS is put after the last answer"
             )
         own = (self.tokenizer.bos_token, self.tokenizer.eos_token, self.tokenizer.pad_token)
-        control = {token for token in special if token in own or token in text}
+        control = {token for token in self.special if token in own or token in text}
         if control:
             self._control = re.compile("|".join(re.escape(token) for token in sorted(control)))
+
+
+def _check_places(record: Record, text: str, spans: Sequence[tuple[int, int]]) -> None:
+    """Every system and user turn stands, in order, before the part of its answer that carries loss."""
+    at, answer = 0, 0
+    for turn in record.turns:
+        if turn.role == "assistant":
+            at = spans[answer][1]
+            answer += 1
+            continue
+        content = turn.content.strip()
+        begin = text.find(content, at)
+        at = begin + len(content)
+        if begin < 0 or at > spans[answer][0]:
+            raise RowError(
+                "loss_on_question",
+                f"the template writes the {turn.role} message where the answer is learned, not before it: "
+                f"{excerpt(turn.content)}",
+            )
