@@ -36,7 +36,9 @@ def running(home: Path, *, age_s: float, heartbeat_age_s: float, **header: objec
     header = {"state": "running", "wall_s": None, "ended_at": None, "started_at": iso_ago(age_s), **header}
     record = record.model_copy(update={"header": make_header(**header)})
     segments = [Segment(name="start", start_s=0.0, end_s=2.0), Segment(name="step", start_s=3.0, end_s=5.0)]
-    return write_folder(home, record, segments, heartbeat_age_s=heartbeat_age_s)
+    folder = write_folder(home, record, segments, heartbeat_age_s=heartbeat_age_s)
+    os.utime(folder / "run.json", (time.time() - age_s,) * 2)
+    return folder
 
 
 def spans(record: RunRecord) -> dict[str, float]:
@@ -148,6 +150,18 @@ def test_a_stale_heartbeat_means_interrupted_and_spans_still_partition(tmp_path:
     assert read.header.wall_s == pytest.approx(60, abs=1.0)
     assert spans(read)["other"] == pytest.approx(56, abs=1.0)
     assert math.fsum(spans(read).values()) == pytest.approx(read.header.wall_s, abs=1e-9)
+
+
+def test_a_copy_of_a_killed_runs_folder_costs_no_more_than_the_run(tmp_path: Path) -> None:
+    """`cp -r` and git give every file the time of the copying: the wall clock would reach up to it."""
+    folder = running(tmp_path, age_s=86400, heartbeat_age_s=86340)
+    assert read_run_folder(folder).header.wall_s == pytest.approx(60, abs=1)
+    for file in folder.iterdir():
+        os.utime(file, (time.time() - 3600,) * 2)
+    read = read_run_folder(folder)
+    assert read.header.state == "interrupted"
+    assert read.header.wall_s == 5.0
+    assert math.fsum(spans(read).values()) == 5.0
 
 
 def test_wall_clock_reaches_the_last_sample(tmp_path: Path) -> None:

@@ -31,12 +31,15 @@ def why_stopped(folder: Path, header: RunHeader) -> str | None:
 
 def last_beat(folder: Path) -> datetime | None:
     """When the run last showed life: the heartbeat's time, or run.json's where there is no heartbeat."""
-    for name in (HEARTBEAT_FILE, HEADER_FILE):
-        try:
-            return datetime.fromtimestamp((folder / name).stat().st_mtime, UTC)
-        except (OSError, ValueError, OverflowError):
-            continue
-    return None
+    return changed_at(folder / HEARTBEAT_FILE) or changed_at(folder / HEADER_FILE)
+
+
+def changed_at(file: Path) -> datetime | None:
+    """When a file was last written, or None where that cannot be told."""
+    try:
+        return datetime.fromtimestamp(file.stat().st_mtime, UTC)
+    except (OSError, ValueError, OverflowError):
+        return None
 
 
 def parse_instant(value: Any) -> datetime | None:

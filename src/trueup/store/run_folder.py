@@ -35,13 +35,14 @@ from trueup.schema.run import (
     EVALUATIONS_FILE,
     EVENTS_FILE,
     HEADER_FILE,
+    HEARTBEAT_STALE_S,
     MEASUREMENTS_FILE,
     SAMPLES_FILE,
     SEGMENTS_FILE,
     STEPS_FILE,
 )
 
-from .liveness import last_beat, parse_instant, why_stopped
+from .liveness import changed_at, last_beat, parse_instant, why_stopped
 
 FORMAT = 1  # newest RunHeader.format this code reads
 TAIL_BYTES = 65536  # enough of a samples file to hold its last whole line
@@ -222,10 +223,15 @@ def _last_instant(path: Path, record: RunRecord, segments: Iterable[Segment]) ->
     sample = record.samples[-1] if record.samples else _last_sample(path / SAMPLES_FILE)
     if sample:
         known.append(sample.at_s)
-    beat, origin = last_beat(path), parse_instant(record.header.started_at)
-    if beat and origin:
-        known.append((beat - origin).total_seconds())
-    return max(instant for instant in known if math.isfinite(instant))
+    told = max(instant for instant in known if math.isfinite(instant))
+    origin = parse_instant(record.header.started_at)
+    beat, header_written = last_beat(path), changed_at(path / HEADER_FILE)
+    if not (beat and origin and header_written):
+        return told
+    # A running run writes run.json before its last records. Where the file is newer than all they tell, the
+    # folder is a copy with the times of the copying, which would put days on the bill.
+    copied = (header_written - origin).total_seconds() > told + HEARTBEAT_STALE_S
+    return told if copied else max(told, (beat - origin).total_seconds())
 
 
 def _fill_holes(segments: tuple[Segment, ...], wall_s: float) -> tuple[Segment, ...]:
