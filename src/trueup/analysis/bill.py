@@ -19,7 +19,7 @@ from .totals import totals, world_size
 LINE_NAMES = (
     "useful_compute",
     "below_peak",
-    "compute",  # stands for the two above where no ceiling was measured
+    "compute",  # stands for the two above where FLOPs or ceiling are not known
     "padding",
     "head_padding",
     "recompute",

@@ -14,7 +14,7 @@ from typing import Any
 LINE_LABELS = {
     "useful_compute": "useful compute, at ceiling",
     "below_peak": "below-peak kernels",
-    "compute": "compute (no ceiling measured)",
+    "compute": "compute (ceiling not known)",
     "padding": "padding",
     "head_padding": "head padding",
     "recompute": "recompute",
