@@ -100,7 +100,7 @@ def _system(row: Row) -> list[Turn]:
 def _side(row: Row, key: str, role: str) -> list[Turn]:
     """One side of a pair: text spoken by `role`, a message, or a list of messages."""
     value = row.get(key)
-    if isinstance(value, dict):
+    if isinstance(value, dict) and ("role" in value or "from" in value):
         value = [value]
     return turns_of(value, key) if isinstance(value, list) else [Turn(role, text_of(row, key))]
 

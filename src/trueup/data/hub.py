@@ -17,7 +17,7 @@ from .containers import DataFile
 from .locate import Located
 
 PREFIX = "hub:"
-_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?(#(?P<split>[\w.]+))?")
+_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?(#(?P<split>[\w.]+))?")
 
 
 def locate_hub(source: str) -> Located:

@@ -142,16 +142,18 @@ class _Window:
         """Let go of what was read and read as much again as is held; False at the end of the text."""
         if self._ended:
             return False
+        left = len(self._held) - self._at
+        if left > LONGEST_VALUE:
+            raise self.error(f"a value of more than {LONGEST_VALUE} characters")
+        more = self._text.read(max(WINDOW_CHARACTERS, left))
+        self._ended = not more
+        if self._ended:  # nothing moves: an error's position still holds
+            return False
         read = self._held[: self._at]
         if "\n" in read:
             self._line += read.count("\n")
             self._column = len(read) - read.rfind("\n") - 1
         else:
             self._column += len(read)
-        self._held, self._at = self._held[self._at :], 0
-        if len(self._held) > LONGEST_VALUE:
-            raise self.error(f"a value of more than {LONGEST_VALUE} characters")
-        more = self._text.read(max(WINDOW_CHARACTERS, len(self._held)))
-        self._ended = not more
-        self._held += more
-        return bool(more)
+        self._held, self._at = self._held[self._at :] + more, 0
+        return True
