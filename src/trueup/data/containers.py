@@ -23,13 +23,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from trueup.schema import InputError
 
 from .byte_streams import open_utf8
 from .columnar import arrow_rows, parquet_rows
-from .json_stream import document_rows
+from .json_stream import document_rows, is_row_after_row
 from .records import excerpt
 
 LONGEST_LINE = 1 << 26  # bytes of one line or field; no example of any model is as long
@@ -102,47 +102,40 @@ def rows(file: DataFile, row_keys: frozenset[str]) -> Rows:
 
 
 def _json(file: DataFile, row_keys: frozenset[str]) -> Rows:
-    """A document; JSON lines where the first line is an object and a second one follows."""
-    are_lines = False
-    if _first_byte(file) == b"{":
-        with open_utf8(file.path, file.compression) as stream:
-            lines = _lines(stream)
-            are_lines = isinstance(next(lines)[1], dict) and next(lines, None) is not None
-    with open_utf8(file.path, file.compression) as stream:
-        if are_lines:
-            yield from _lines(stream)
-        else:
-            text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-            yield from document_rows(text, str(file.path), row_keys)
+    """A document; JSON lines where another object follows the first."""
+    with _text(file) as text:
+        are_lines = is_row_after_row(text, str(file.path), row_keys)
+    yield from _lines(file) if are_lines else _document(file, row_keys)
 
 
 def _json_lines(file: DataFile, row_keys: frozenset[str]) -> Rows:
     """One row a line; a document where the file begins with a list."""
-    is_list = _first_byte(file) == b"["
     with open_utf8(file.path, file.compression) as stream:
-        if is_list:
-            text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-            yield from document_rows(text, str(file.path), row_keys)
-        else:
-            yield from _lines(stream)
+        is_list = stream.read(4096).lstrip()[:1] == b"["
+    yield from _document(file, row_keys) if is_list else _lines(file)
 
 
-def _first_byte(file: DataFile) -> bytes:
+def _text(file: DataFile, **settings: Any) -> io.TextIOWrapper:
+    return io.TextIOWrapper(open_utf8(file.path, file.compression), encoding="utf-8", **settings)
+
+
+def _document(file: DataFile, row_keys: frozenset[str]) -> Rows:
+    with _text(file, newline="") as text:
+        yield from document_rows(text, str(file.path), row_keys)
+
+
+def _lines(file: DataFile) -> Rows:
     with open_utf8(file.path, file.compression) as stream:
-        return stream.read(4096).lstrip()[:1]
-
-
-def _lines(stream: BinaryIO) -> Rows:
-    for number in itertools.count(1):
-        line = stream.readline(LONGEST_LINE)
-        if not line:
-            return
-        if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
-            while (rest := stream.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
-                pass
-            yield number, BadRow(f"longer than {LONGEST_LINE} bytes; it begins: {_shown(line[:160])}")
-        elif not line.isspace():
-            yield number, _parse(line)
+        for number in itertools.count(1):
+            line = stream.readline(LONGEST_LINE)
+            if not line:
+                return
+            if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+                while (rest := stream.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
+                    pass
+                yield number, BadRow(f"longer than {LONGEST_LINE} bytes; it begins: {_shown(line[:160])}")
+            elif not line.isspace():
+                yield number, _parse(line)
 
 
 def _parse(line: bytes) -> Any:
@@ -161,8 +154,7 @@ def _shown(piece: bytes) -> str:
 def _table(file: DataFile, _: frozenset[str]) -> Rows:
     """CSV and TSV. Bytes that are not UTF-8 become surrogates, so that only their row is dropped."""
     csv.field_size_limit(LONGEST_LINE)
-    with open_utf8(file.path, file.compression) as stream:
-        text = io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape", newline="")
+    with _text(file, errors="surrogateescape", newline="") as text:
         lines = iter(lambda: text.readline(LONGEST_LINE), "")
         head = list(itertools.islice(lines, 1))
         if not head:
@@ -203,8 +195,7 @@ def _delimiter(header: str) -> str:
 
 def _plain_text(file: DataFile, _: frozenset[str]) -> Rows:
     """One document. A longer one is cut at the last blank line of a piece, else line end, else anywhere."""
-    with open_utf8(file.path, file.compression) as stream:
-        text = io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape")
+    with _text(file, errors="surrogateescape") as text:
         held = ""
         for number in itertools.count(1):
             held += text.read(PIECE_CHARACTERS - len(held))

@@ -5,6 +5,7 @@ is whole, and then moves on; a list of any length takes the memory of its longes
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -36,6 +37,18 @@ def document_rows(text: TextIO, name: str, row_keys: frozenset[str]) -> Iterator
         yield 1, window.value()
     if window.peek():
         raise window.error("more text after the end of the document; one record a line is a .jsonl file")
+
+
+def is_row_after_row(text: TextIO, name: str, row_keys: frozenset[str]) -> bool:
+    """Whether a document is none but JSON lines: an object that is a row, and then another."""
+    window = _Window(text, name)
+    if window.peek() != "{":
+        return False
+    try:
+        found = list(itertools.islice(_object_rows(window, row_keys), 2))
+        return len(found) == 1 and window.peek() == "{"
+    except InputError:  # said where the document is read
+        return False
 
 
 def _object_rows(window: _Window, row_keys: frozenset[str]) -> Iterator[tuple[int, Any]]:
@@ -120,7 +133,8 @@ class _Window:
                 raise self.error(f"not JSON: {error.msg}", error.pos) from None
             except (ValueError, RecursionError) as error:  # a number of thousands of digits; thousands of [
                 raise self.error(f"cannot be read as JSON: {error}") from None
-            if end == len(self._held) and self._grow():  # a number may go on
+            near_end = end > len(self._held) - _LONGEST_TOKEN
+            if near_end and isinstance(found, int | float) and self._grow():  # a number may go on
                 continue
             self._at = end
             return found

@@ -166,7 +166,10 @@ class NoRecordsError(InputError):
 
 def _inspect(file: DataFile, section: DataSection) -> Detection:
     """A file's format, by its first rows. Raises InputError, NoRecordsError among them."""
-    head = list(itertools.islice(rows(file, _row_keys(section)), DETECT_ROWS))
+    head: list[tuple[int, Any]] = [
+        (number, dict.fromkeys(row) if isinstance(row, dict) else row)  # the keys tell; rows may be large
+        for number, row in itertools.islice(rows(file, _row_keys(section)), DETECT_ROWS)
+    ]
     if not head:
         raise NoRecordsError(
             f"{file.path} holds no records; expected one JSON record per line, or a JSON list of records"
