@@ -16,7 +16,7 @@ import pytest
 from small_tokenizers import byte_tokenizer, chatml_tokenizer
 
 from trueup.data import Prepared, arrow_folder, prepare
-from trueup.data.splits import SPLITS, assign
+from trueup.data.splits import SPLITS, assign, uniform
 from trueup.recipe.models import DataSection, SplitSection
 from trueup.schema import InputError, StorageError
 
@@ -183,8 +183,8 @@ def test_splits_are_stable_when_data_is_appended(tmp_path: Path) -> None:
 
 
 def test_equal_records_fall_into_one_split() -> None:
-    hashes = [bytes([n % 7] * 16) for n in range(70)]
-    codes, _ = assign(hashes, SplitSection(validation=0.3, test=0.3))
+    hashes_N16 = np.asarray([[n % 7 * 36] * 16 for n in range(70)], dtype=np.uint8)
+    codes, _ = assign(uniform(hashes_N16), SplitSection(validation=0.3, test=0.3))
     assert all(len(set(codes[k::7].tolist())) == 1 for k in range(7))
 
 
@@ -201,8 +201,7 @@ def test_equal_records_fall_into_one_split() -> None:
     ],
 )
 def test_small_data_rule(points: list[float], validation: float, test: float, expected: list[int]) -> None:
-    hashes = [int(point * 2**64).to_bytes(8, "big") + bytes(8) for point in points]
-    codes, notes = assign(hashes, SplitSection(validation=validation, test=test))
+    codes, notes = assign(np.asarray(points), SplitSection(validation=validation, test=test))
     assert codes.tolist() == expected
     natural = [2 if p < test else 1 if p < test + validation else 0 for p in points]
     assert bool(notes) == (expected != natural)

@@ -11,10 +11,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
-import shutil
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,17 +22,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from trueup.files.whole import needs_another_place, new_beside, put_in_place, sha256_of
-from trueup.schema import InputError, StorageError
+from trueup.files.whole import put_in_place, sha256_of
+
+from .work_folder import storage_errors
 
 EXAMPLES_FILE = "examples.arrow"
 INDEX_FILE = "index.arrow"
 MANIFEST_FILE = "manifest.json"
-FORMAT = 1  # raised whenever the same inputs would be written otherwise, so that old folders are not reused
-ROWS_PER_BATCH = 1024
+FORMAT = 2  # raised whenever the same inputs would be written otherwise, so that old folders are not reused
 CHECKED_WHOLE_BYTES = 64 * 2**20  # larger files are checked by size only when opened again
 
-_EXAMPLES = pa.schema(
+EXAMPLES = pa.schema(
     [("tokens", pa.list_(pa.int32())), ("loss_runs", pa.list_(pa.int32())), ("hash", pa.binary(16))]
 )
 _INDEX = pa.schema([("split", pa.int8()), ("length", pa.int32()), ("supervised", pa.int32())])
@@ -50,38 +49,26 @@ def from_run_lengths(runs: NDArray[np.int32]) -> NDArray[np.bool_]:
     return np.repeat(np.arange(len(runs)) % 2 == 1, runs)
 
 
-@contextlib.contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """A full disk is a StorageError, a place that may not be written to an InputError; both name the
-    place."""
-    try:
-        yield
-    except OSError as error:
-        if needs_another_place(error):
-            raise InputError(
-                f"{path} cannot be written to: {error.strerror or error}. "
-                "Point TRUEUP_HOME at a folder that can"
-            ) from error
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "Free some space there, or point TRUEUP_HOME at another disk" if full else "Nothing was kept"
-        raise StorageError(f"could not write the prepared data under {path}: {error}. {advice}") from error
+def example_batch(rows: Sequence[tuple[NDArray[np.int32], NDArray[np.bool_], bytes]]) -> pa.RecordBatch:
+    """Examples as (tokens_T, loss_T, content hash)."""
+    columns = [
+        _lists([tokens_T for tokens_T, _, _ in rows]),
+        _lists([run_lengths(loss_T) for _, loss_T, _ in rows]),
+        pa.array([content_hash for _, _, content_hash in rows], pa.binary(16)),
+    ]
+    return pa.record_batch(columns, schema=EXAMPLES)
 
 
 class FolderWriter:
-    """Writes into a temporary folder beside the target; `commit` moves it into place. Leaving the `with`
-    block without a commit removes everything that was written."""
+    """Writes into `folder`, a new one beside the target; `commit` moves it into place."""
 
-    def __init__(self, target: Path) -> None:
-        self.target = target
-        self.folder = new_beside(target)
+    def __init__(self, folder: Path, target: Path) -> None:
+        self.folder, self.target = folder, target
+        self.lengths, self.supervised = array("i"), array("i")
         with storage_errors(target.parent):
-            self.folder.mkdir(parents=True)
-        self._pending: list[tuple[NDArray[np.int32], list[int], bytes]] = []
-        self._sink: Any = None
-        self._writer: Any = None
-        self.lengths: list[int] = []
-        self.supervised: list[int] = []
-        self.hashes: list[bytes] = []
+            folder.mkdir()
+            self._sink = (folder / EXAMPLES_FILE).open("wb")
+            self._writer = pa.ipc.new_file(self._sink, EXAMPLES)
 
     def __enter__(self) -> Self:
         return self
@@ -91,68 +78,51 @@ class FolderWriter:
     ) -> None:
         with contextlib.suppress(Exception):  # closing flushes, which fails again on a full disk
             self._close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
-    def add(self, tokens_T: NDArray[np.int32], loss_T: NDArray[np.bool_], content_hash: bytes) -> None:
-        self._pending.append((tokens_T, run_lengths(loss_T), content_hash))
-        self.lengths.append(len(tokens_T))
-        self.supervised.append(int(loss_T.sum()))
-        self.hashes.append(content_hash)
-        if len(self._pending) == ROWS_PER_BATCH:
-            self._flush()
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add the examples of a batch, in order."""
+        if not batch.num_rows:
+            return
+        with storage_errors(self.target.parent):
+            self._writer.write_batch(batch)
+        self.lengths.extend(batch.column("tokens").value_lengths().to_pylist())
+        self.supervised.extend(_supervised(batch.column("loss_runs")).tolist())
 
     def finish(self, codes_N: NDArray[np.int8]) -> dict[str, dict[str, Any]]:
-        """Write what is pending and the index; returns size and SHA-256 of both files for the manifest."""
-        self._flush()
+        """Write the index; returns size and SHA-256 of both files for the manifest."""
         with storage_errors(self.target.parent):
             self._close()
-            index = pa.record_batch(
-                [codes_N, pa.array(self.lengths, pa.int32()), pa.array(self.supervised, pa.int32())],
-                schema=_INDEX,
-            )
+            columns = [codes_N, np.asarray(self.lengths), np.asarray(self.supervised)]
             with (self.folder / INDEX_FILE).open("wb") as sink, pa.ipc.new_file(sink, _INDEX) as writer:
-                writer.write_batch(index)
+                writer.write_batch(pa.record_batch([pa.array(column) for column in columns], schema=_INDEX))
             return {name: file_facts(self.folder / name) for name in (EXAMPLES_FILE, INDEX_FILE)}
 
     def commit(self, manifest: dict[str, Any]) -> None:
-        """Make it durable and visible under its name. A valid folder that another process put there meanwhile
-        holds the same content; it is replaced."""
+        """Make it durable and visible under its name, in place of a damaged folder there."""
         with storage_errors(self.target.parent):
             text = json.dumps(manifest, indent=1, ensure_ascii=False)
             (self.folder / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8")
-            try:
-                put_in_place(self.folder, self.target, replace=True)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
-                # another process put its own there in between: the same inputs, so the same content
-
-    def _flush(self) -> None:
-        if not self._pending:
-            return
-        with storage_errors(self.target.parent):
-            if self._writer is None:
-                self._sink = (self.folder / EXAMPLES_FILE).open("wb")
-                self._writer = pa.ipc.new_file(self._sink, _EXAMPLES)
-            tokens, runs, hashes = zip(*self._pending, strict=True)
-            columns = [_lists(tokens), _lists(runs), pa.array(hashes, pa.binary(16))]
-            self._writer.write_batch(pa.record_batch(columns, schema=_EXAMPLES))
-        self._pending = []
+            put_in_place(self.folder, self.target, replace=True)
 
     def _close(self) -> None:
-        writer, sink = self._writer, self._sink
-        self._writer = self._sink = None
         try:
-            if writer is not None:
-                writer.close()
+            self._writer.close()
         finally:
-            if sink is not None:
-                sink.close()
+            self._sink.close()
+
+
+def _supervised(runs: pa.ListArray) -> NDArray[np.int64]:
+    """Tokens with loss of every row: the sum of its second, fourth, ... run."""
+    offsets = runs.offsets.to_numpy()
+    values = runs.values.to_numpy().astype(np.int64)
+    place = np.arange(len(values)) - np.repeat(offsets[:-1], np.diff(offsets))
+    upto = np.concatenate([[0], np.cumsum(np.where(place % 2 == 1, values, 0))])
+    return np.asarray(upto[offsets[1:]] - upto[offsets[:-1]])
 
 
 def _lists(rows: Sequence[Any]) -> pa.ListArray:
     offsets = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int32)
-    values = np.concatenate([np.asarray(row, dtype=np.int32) for row in rows])
+    values = np.concatenate([np.zeros(0, dtype=np.int32), *(np.asarray(row, dtype=np.int32) for row in rows)])
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, pa.int32()))
 
 

@@ -1,9 +1,16 @@
-"""Example lengths in tokens: summary and histogram."""
+"""Example lengths in tokens: summaries, histogram, and what padding they would cost. Shapes: N examples."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+
+from .plan import Strategy, epoch_plan
+
+PLANNED_EXAMPLES = 20_000  # padding is planned for so many at most, evenly spaced
+_STRATEGIES: tuple[Strategy, ...] = ("pack", "bucket")
 
 
 def summary(lengths_N: NDArray[np.int32]) -> dict[str, float]:
@@ -25,3 +32,28 @@ def histogram(lengths_N: NDArray[np.int32], bins: int = 16) -> list[tuple[int, i
     step = -(-step // 8) * 8
     counts = np.bincount(np.asarray(lengths_N) // step)
     return [(n * step, (n + 1) * step, int(count)) for n, count in enumerate(counts)]
+
+
+def by_part(lengths_N: NDArray[np.int32], supervised_N: NDArray[np.int32]) -> dict[str, dict[str, float]]:
+    """Summaries of what carries loss (the answers with their ends) and of the rest (questions, template)."""
+    return {"prompt": summary(lengths_N - supervised_N), "answer": summary(supervised_N)}
+
+
+def padding(lengths_N: NDArray[np.int32], max_length: int) -> dict[str, Any]:
+    """Share of processed tokens that would be padding under each strategy, in micro-batches of `max_length`
+    tokens, for the first epoch of seed 0."""
+    step = -(-len(lengths_N) // PLANNED_EXAMPLES) if len(lengths_N) else 1
+    planned_N = lengths_N[::step]
+    plans = {
+        strategy: epoch_plan(
+            planned_N,
+            strategy=strategy,
+            tokens_per_microbatch=max_length,
+            max_length=max_length,
+            seed=0,
+            epoch=0,
+        )
+        for strategy in _STRATEGIES
+    }
+    shares: dict[str, Any] = {strategy: round(plan.padding_share, 6) for strategy, plan in plans.items()}
+    return {**shares, "tokens_per_microbatch": max_length, "examples": len(planned_N)}

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from trueup.recipe.models import DataSection
-from trueup.schema import DatasetFacts, InputError
+from trueup.schema import DatasetFacts
 
-from . import lengths
-from .arrow_folder import FORMAT, FolderWriter, read_manifest
-from .check import checked
-from .records import Record, RowError, Tally, excerpt
+from .arrow_folder import FORMAT, read_manifest
+from .building import build
 from .sources import Source, open_source
-from .splits import SPLITS, assign
+from .splits import SPLITS
 from .table import ExampleFile, TokenTable
-from .template import ChatTemplate, Encoded, Rendered
-from .vocabulary import Pad, Tokenizer, check_vocabulary, choose_pad, tokenizer_digest
-
-ENCODE_RECORDS = 256  # tokenised together
+from .template import ChatTemplate
+from .vocabulary import Pad, Tokenizer, check_vocabulary, tokenizer_digest
+from .work_folder import sweep, work_folder
 
 
 @dataclass(frozen=True)
@@ -76,21 +69,27 @@ class Prepared:
         return TokenTable(self._file, SPLITS.index(name))
 
     def report(self) -> dict[str, Any]:
-        """What `trueup prepare --json` prints. `redacted` stays empty until redaction exists."""
+        """What `trueup prepare --json` prints."""
         found = self.manifest
         return {
             "dataset": self.digest,
             "source": self.source,
             "folder": str(self.folder),
             "records": found["records"],
+            "examples": found["examples"],
             "records_read": found["records_read"],
             "splits": found["splits"],
             "dropped": found["dropped"],
             "changed": found["changed"],
             "first": found["first"],
-            "redacted": {},
+            "redacted": found["redacted"],
+            "duplicates": found["duplicates"],
+            "scripts": found["scripts"],
             "tokens": found["tokens"],
+            "tokens_by_part": found["tokens_by_part"],
             "supervised_tokens": found["supervised_tokens"],
+            "supervised_share": found["supervised_share"],
+            "padding": found["padding"],
             "length_histogram": found["length_histogram"],
             "format": found["format_found"],
             "template": {key: found["template"][key] for key in ("kind", "sha256")},
@@ -103,15 +102,21 @@ class Prepared:
 
 
 def prepare(
-    section: DataSection, tokenizer: Tokenizer, data_home: Path, *, vocab_size: int | None = None
+    section: DataSection,
+    tokenizer: Tokenizer,
+    data_home: Path,
+    *,
+    vocab_size: int | None = None,
+    workers: int | None = None,
 ) -> Prepared:
     """Prepare the data a section names under `data_home`/DIGEST, or reuse it when the same source content,
-    tokenizer, template and settings were prepared before. `vocab_size` is the model's number of embedding
-    rows.
+    tokenizer, template and settings were prepared before. What a killed call had finished is gone on from,
+    and a call that finds another at the same work waits for it. `vocab_size` is the model's number of
+    embedding rows; `workers` the number of processes (None: what the machine and the data call for).
 
     Raises InputError for what the person can mend (missing, unreadable or empty source, unknown format,
     strict mode's first bad row, nothing left after drops, a vocabulary larger than the model's, a read-only
-    home) and StorageError when the disk is full; nothing half-written stays behind."""
+    home) and StorageError when the disk is full; nothing stays behind then."""
     if vocab_size is not None:
         check_vocabulary(tokenizer, vocab_size)
     source = open_source(section)
@@ -123,9 +128,14 @@ def prepare(
     messages = [f"the prepared data in {folder} was damaged ({damage}); prepared again"] if damage else []
     cache_hit = manifest is not None
     if manifest is None:
-        with FolderWriter(folder) as writer:
-            manifest = _build(section, source, template, writer, digest, inputs, vocab_size)
-            writer.commit(manifest)
+        with work_folder(folder) as work:
+            manifest, _ = read_manifest(folder)  # another process may have put it there meanwhile
+            cache_hit = manifest is not None
+            if manifest is None:
+                manifest = build(
+                    *(section, source, template, work, folder, inputs), vocab_size=vocab_size, workers=workers
+                )
+        sweep(data_home)
     return Prepared(
         folder=folder,
         manifest=manifest,
@@ -148,107 +158,3 @@ def _inputs(
         "settings": section.model_dump(mode="json", exclude={"source"}),
         "vocab_size": vocab_size,
     }
-
-
-def _build(
-    section: DataSection,
-    source: Source,
-    template: ChatTemplate,
-    writer: FolderWriter,
-    digest: str,
-    inputs: dict[str, Any],
-    vocab_size: int | None,
-) -> dict[str, Any]:
-    tally = Tally()
-    longest = 0
-    for record, example in _examples(section, source, template, tally):
-        longest = max(longest, len(example.tokens_T))
-        kept = _fit(example, record, section, tally)
-        if kept is not None:
-            writer.add(kept.tokens_T, kept.loss_T, record.content_hash())
-    if not writer.lengths:
-        raise InputError(_nothing_left(section, source, tally, longest))
-    codes_N, notes = assign(writer.hashes, section.split)
-    lengths_N = np.asarray(writer.lengths, dtype=np.int32)
-    return {
-        "format": FORMAT,
-        "digest": digest,
-        "inputs": inputs,
-        "settings": section.model_dump(mode="json", exclude={"source"}),
-        "source_name": source.name,
-        "format_found": source.found(),
-        "template": {
-            "kind": "default" if template.is_default else "tokenizer",
-            "sha256": inputs["template"],
-            "text": template.text,
-        },
-        "end_ids": sorted(template.end_ids),
-        "pad": asdict(choose_pad(template.tokenizer, template.end_ids, vocab_size)),
-        "records_read": source.rows_read,
-        "records": len(lengths_N),
-        "splits": {name: int(np.sum(codes_N == code)) for code, name in enumerate(SPLITS)},
-        "dropped": dict(sorted(tally.dropped.items())),
-        "changed": dict(sorted(tally.changed.items())),
-        "first": tally.first,
-        "tokens": lengths.summary(lengths_N),
-        "supervised_tokens": sum(writer.supervised),
-        "length_histogram": [list(bin_) for bin_ in lengths.histogram(lengths_N)],
-        "notes": [*source.notes, *template.notes, *notes],
-        "files": writer.finish(codes_N),
-    }
-
-
-def _examples(
-    section: DataSection, source: Source, template: ChatTemplate, tally: Tally
-) -> Iterator[tuple[Record, Encoded]]:
-    records = itertools.islice(source.records(tally), section.limit)
-    for batch in _batched(checked(template, records), ENCODE_RECORDS):
-        usable: list[Record] = []
-        rendered: list[Rendered] = []
-        for record in batch:
-            try:
-                rendered.append(template.render(record))
-                usable.append(record)
-            except RowError as error:
-                tally.drop(error.reason, record.origin, str(error))
-        yield from zip(usable, template.encode(rendered, section.loss_on), strict=True)
-
-
-def _fit(example: Encoded, record: Record, section: DataSection, tally: Tally) -> Encoded | None:
-    """The example within max_length, or None where it is dropped; both counted."""
-    tokens_T, loss_T = example.tokens_T, example.loss_T
-    over = len(tokens_T) > section.max_length
-    size = f"{len(tokens_T)} tokens, the limit is {section.max_length}"
-    if over and section.overlong == "drop":
-        tally.drop("too_long", record.origin, f"{size}: {excerpt(record.turns[0].content)}")
-        return None
-    if over:
-        tokens_T, loss_T = tokens_T[: section.max_length], loss_T[: section.max_length]
-    if not loss_T.any():
-        tally.drop("no_supervised_tokens", record.origin, f"no part of an answer is within the limit: {size}")
-        return None
-    if over:
-        tally.change("truncated", record.origin, size)
-    for change in example.changes:
-        tally.change(change, record.origin, excerpt(record.turns[-1].content))
-    return Encoded(tokens_T, loss_T, example.changes)
-
-
-def _nothing_left(section: DataSection, source: Source, tally: Tally, longest: int) -> str:
-    """Why a source gave no example at all, and what to change."""
-    text = f"{section.source}: none of its {source.rows_read} records can be used ({tally.summary()})."
-    if tally.dropped["too_long"] or tally.dropped["no_supervised_tokens"]:
-        text += (
-            f" The longest has {longest} tokens, data.max_length is {section.max_length}: raise it (and "
-            "shapes.tokens_per_microbatch with it), or set data.overlong to truncate."
-        )
-    else:
-        text += " Give the records answers in the fields of their format, or name another with data.format."
-    shown = [f"{item['where']}: {item['what']}" for items in tally.first.values() for item in items[:1]]
-    return " ".join([text, *(f"First: {line}." for line in shown[:3])])
-
-
-def _batched(records: Iterable[Record], size: int) -> Iterator[list[Record]]:
-    stream = iter(records)
-    while batch := list(itertools.islice(stream, size)):
-        yield batch

@@ -28,6 +28,30 @@ class SplitSection(Frozen):
         return self
 
 
+class DuplicatesSection(Frozen):
+    """Equal records, and records that share most of their words. Near-copies always stay in one split."""
+
+    exact: Literal["drop", "keep"] = Field("drop", description="of equal records: the first, or all")
+    near: Literal["keep", "drop", "ignore"] = Field(
+        "keep", description="of near-copies: all, in one split; the first; or do not look for them"
+    )
+    threshold: float = Field(0.8, ge=0.5, le=1, description="shared word pairs over all, to be near-copies")
+
+
+PersonalData = Literal["secret", "iban", "cn_id", "payment_card", "email", "ipv6", "ipv4", "phone"]
+
+
+class RedactSection(Frozen):
+    """Personal data that the model is not to learn."""
+
+    kinds: tuple[PersonalData, ...] = Field(
+        (), description="secret, iban, cn_id, payment_card, email, ipv6, ipv4, phone; none by default"
+    )
+    action: Literal["replace", "drop"] = Field(
+        "replace", description="put the kind's name in its place, or drop the record"
+    )
+
+
 class ColumnsSection(Frozen):
     """Which columns to read where they are not named as a format names its keys."""
 
@@ -74,9 +98,13 @@ class DataSection(Frozen):
     )
     columns: ColumnsSection = ColumnsSection()
     max_length: int = Field(512, ge=2, description="longest example in tokens, template included")
-    overlong: Literal["drop", "truncate"] = Field("drop", description="what to do with longer examples")
+    overlong: Literal["drop", "truncate", "split-sentence", "split-token"] = Field(
+        "drop", description="what to do with longer examples; split: the last answer goes on in further ones"
+    )
     loss_on: Literal["answer", "all"] = Field("answer", description="which tokens carry loss")
     split: SplitSection = SplitSection()
+    duplicates: DuplicatesSection = DuplicatesSection()
+    redact: RedactSection = RedactSection()
     limit: int | None = Field(None, ge=1, description="use only the first n readable records")
     strict: bool = Field(False, description="refuse a file with bad rows instead of counting them")
 
