@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from chromium import Chromium, executable
+from dataset_samples import TEMPLATE, make_example, make_report, more_facts
 from report_samples import make_record, make_sample_bill
 
-from trueup.report import html
+from trueup.report import dataset, html
 from trueup.schema import Event
 
 HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>' + "W" * 300
@@ -54,6 +55,24 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def data_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set with hostile, endless texts everywhere."""
+    report = make_report(
+        source=HOSTILE,
+        dropped={"too_long": 31, HOSTILE: 3},
+        first={HOSTILE: [{"where": HOSTILE, "what": HOSTILE}] * 5},
+        messages=[HOSTILE],
+        **{**more_facts(), "redacted": {"email": 3, HOSTILE: 1}, "scripts": {HOSTILE: 1}},
+        pad={"id": 0, "token": HOSTILE, "reason": HOSTILE},
+        settings={"max_length": 512, HOSTILE: HOSTILE},
+    )
+    examples = [make_example(HOSTILE, HOSTILE), make_example("لماذا؟", "漢字 👩\u200d👧 " * 40)]
+    path = tmp_path_factory.mktemp("data") / "data.html"
+    html.write(path, dataset.render(report, examples, template=TEMPLATE + HOSTILE))
+    return path
+
+
 PLOTS = """[...document.querySelectorAll('svg.plot')].map(svg => {
   const box = svg.getBBox(), seen = svg.getBoundingClientRect();
   const lines = [...svg.querySelectorAll('path')].filter(path => {
@@ -88,8 +107,11 @@ def test_text_from_data_stays_text(browser: Chromium, page: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 390, 768, 1280])
-def test_the_page_never_scrolls_sideways(browser: Chromium, page: Path, width: int) -> None:
-    browser.open(page, width=width)
+@pytest.mark.parametrize("name", ["page", "data_page"])
+def test_the_page_never_scrolls_sideways(
+    browser: Chromium, name: str, width: int, request: pytest.FixtureRequest
+) -> None:
+    browser.open(request.getfixturevalue(name), width=width)
     browser.value("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert browser.value("document.documentElement.scrollWidth") <= width
     # What is wider than the screen is inside a box that scrolls by itself, or is cut in its own box.
@@ -130,4 +152,38 @@ def test_print_unfolds_lists_and_cuts_no_plot(browser: Chromium, page: Path) -> 
     assert len(folded) >= 6
     assert min(folded) > 10
     assert browser.value("getComputedStyle(document.querySelector('figure')).breakInside") == "avoid"
+    assert browser.pdf().startswith(b"%PDF")
+
+
+def test_the_page_of_a_data_set_is_drawn_and_nothing_complains(browser: Chromium, data_page: Path) -> None:
+    browser.open(data_page, width=1280)
+    (plot,) = browser.value(PLOTS)
+    assert plot["lines"] >= 1
+    assert plot["texts"] >= 5
+    assert browser.complaints() == []
+    assert [url for url in browser.requests() if not url.startswith("data:")] == [data_page.as_uri()]
+    assert browser.value("typeof window.pwned") == "undefined"
+    assert browser.value("document.querySelectorAll('script, img, iframe, object').length") == 0
+    assert "window.pwned=1" in browser.value("document.body.textContent")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_what_is_learned_stands_out(browser: Chromium, data_page: Path, dark: bool) -> None:
+    browser.open(data_page, width=390, dark=dark)
+    learned, context, paper = browser.value("""(() => {
+      const token = document.querySelector('.tokens mark i'), other = document.querySelector('.tokens > i');
+      return [getComputedStyle(token).color, getComputedStyle(other).color,
+              getComputedStyle(token.parentElement).backgroundColor];
+    })()""")
+    assert learned != context
+    assert paper not in ("rgba(0, 0, 0, 0)", learned)
+    assert browser.value("document.querySelectorAll('.tokens mark').length") == 2
+
+
+def test_a_data_set_in_print_is_unfolded(browser: Chromium, data_page: Path) -> None:
+    browser.open(data_page, width=700, media="print")
+    folded = browser.value("""[...document.querySelectorAll('details:not([open]) > *:not(summary)')]
+        .map(node => node.getBoundingClientRect().height)""")
+    assert len(folded) == 2
+    assert min(folded) > 10
     assert browser.pdf().startswith(b"%PDF")

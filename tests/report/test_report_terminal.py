@@ -14,6 +14,7 @@ from report_samples import PRICE, make_record, make_sample_bill
 from rich.console import Console, RenderableType
 
 from trueup.report import terminal
+from trueup.report.dataset_text import prepare_text
 from trueup.schema import unavailable
 
 HOSTILE = "[red]x[/red] \x1b[31mred\x1b[0m\a\u202e [/nope]"
@@ -90,7 +91,7 @@ def test_text_from_data_is_shown_as_it_is() -> None:
         shown(terminal.bill_text(make_sample_bill(record, notes=[HOSTILE]), record), width=400),
         shown(terminal.run_text(record), width=400),
         shown(terminal.runs_table([summary(name=HOSTILE, model=HOSTILE)]), width=400),
-        shown(terminal.prepare_text(prepared(source=HOSTILE, dropped={HOSTILE: 3})), width=400),
+        shown(prepare_text(prepared(source=HOSTILE, dropped={HOSTILE: 3})), width=400),
     ):
         assert "[red]x[/red]" in text
         assert "[/nope]" in text
@@ -125,7 +126,7 @@ def test_runs_table_shows_unknown_as_unknown() -> None:
 
 
 def test_prepare_shows_counts_and_lengths() -> None:
-    text = shown(terminal.prepare_text(prepared()))
+    text = shown(prepare_text(prepared()))
     assert "3,072 records: train 2,764 · validation 308" in text
     assert [" ".join(line.split()) for line in text.splitlines()[3:7]] == [
         "dropped 35",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,6 +15,10 @@ def prepare(
     recipe: str = RECIPE_ARGUMENT,
     overrides: list[str] = SET_OPTION,
     strict: bool = typer.Option(False, "--strict", help="Refuse a file with unreadable lines."),
+    show: int = typer.Option(
+        0, "--show", min=0, help="Show this many training examples as the model sees them, loss in colour."
+    ),
+    out: Path | None = typer.Option(None, "-o", "--output", help="Write an HTML page about the data here."),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Read, tokenise and keep a recipe's data; say what was dropped, changed and why."""
@@ -21,18 +26,27 @@ def prepare(
 
     loaded = load_recipe(recipe, [*overrides, *(["data.strict=true"] if strict else [])])
     with stdout_reserved():
-        report = _prepare(loaded.recipe)
+        prepared, tokenizer = _prepare(loaded.recipe)
+        report = prepared.report()
+        examples = _examples(prepared, tokenizer, show) if show else []
+        page = _write_page(out, prepared, tokenizer, show) if out else None
     for message in report["messages"]:
         say(message)
     if as_json:
-        print_json(report)
-    else:
-        from trueup.report.terminal import prepare_text
+        print_json({**report, **({"shown": examples} if show else {}), **({"page": page} if page else {})})
+        return
+    from trueup.report.dataset_text import prepare_text
+    from trueup.report.examples import ExamplesText
 
-        print_rich(prepare_text(report))
+    print_rich(prepare_text(report))
+    if show:
+        print_rich(ExamplesText(examples))
+    if page:
+        say(f"wrote {page['path']} ({page['bytes'] / 1e3:,.0f} kB)")
 
 
-def _prepare(recipe: Any) -> dict[str, Any]:
+def _prepare(recipe: Any) -> tuple[Any, Any]:
+    """The prepared data and the tokenizer."""
     from trueup.data import prepare as prepare_data
     from trueup.home import find_home
     from trueup.model.builtin import resolve_model
@@ -40,9 +54,22 @@ def _prepare(recipe: Any) -> dict[str, Any]:
 
     home = find_home().for_writing()
     resolved = resolve_model(recipe.model.path, home.path, say=say)
-    return prepare_data(
-        recipe.data,
-        load_tokenizer(resolved),
-        home.data,
-        vocab_size=int(read_config(resolved)["vocab_size"]),
-    ).report()
+    tokenizer = load_tokenizer(resolved)
+    vocab_size = int(read_config(resolved)["vocab_size"])
+    return prepare_data(recipe.data, tokenizer, home.data, vocab_size=vocab_size), tokenizer
+
+
+def _examples(prepared: Any, tokenizer: Any, count: int) -> list[dict[str, Any]]:
+    from trueup.data.show import shown_examples
+
+    return shown_examples(prepared, tokenizer, count)
+
+
+def _write_page(out: Path, prepared: Any, tokenizer: Any, show: int) -> dict[str, Any]:
+    from trueup.report.dataset import EXAMPLES, render
+    from trueup.report.html import write
+
+    examples = _examples(prepared, tokenizer, max(show, EXAMPLES))
+    html = render(prepared.report(), examples, template=prepared.template)
+    write(out, html)
+    return {"path": str(out), "bytes": len(html.encode("utf-8", "replace"))}

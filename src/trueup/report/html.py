@@ -72,7 +72,7 @@ def render(records: Sequence[RunRecord], *, bills: Mapping[str, BillView | None]
         _view(f"run-{n}", record, billed.get(record.header.id)) for n, record in enumerate(records, start=1)
     ]
     names = ", ".join(dict.fromkeys(wording.clean(record.header.name) for record in records))
-    return _environment().get_template("page.html").render(runs=runs, title=names)
+    return environment().get_template("page.html").render(runs=runs, title=names)
 
 
 def write(path: str | os.PathLike[str], html: str) -> None:
@@ -95,9 +95,10 @@ def write(path: str | os.PathLike[str], html: str) -> None:
         ) from error
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
+    """The pages' jinja2 environment: autoescape on, text cleaned, the filters and the style sheet at hand."""
     here = Path(__file__).parent
-    environment = Environment(
+    made = Environment(
         loader=FileSystemLoader(here),
         autoescape=True,
         undefined=StrictUndefined,
@@ -106,8 +107,8 @@ def _environment() -> Environment:
         finalize=_clean_unless_markup,
     )
     for name in _FILTERS:
-        environment.filters[name] = getattr(wording, name)
-    environment.globals.update(
+        made.filters[name] = getattr(wording, name)
+    made.globals.update(
         style=Markup((here / "style.css").read_text(encoding="utf-8")),
         headline=headline,
         kinds=wording.KIND_ORDER,
@@ -118,7 +119,7 @@ def _environment() -> Environment:
         meaning={name: facts.meaning for name, facts in NAMES.items()},
         cascade=_cascade,
     )
-    return environment
+    return made
 
 
 def _clean_unless_markup(value: Any) -> Any:

@@ -102,8 +102,15 @@ def step_time(record: RunRecord, prefix: str) -> str | None:
 
 
 def lengths(record: RunRecord, prefix: str) -> str | None:
-    """Records by length in tokens. Bins differ in width, so bars stand side by side and carry their edges."""
-    histogram = record.header.dataset.length_histogram if record.header.dataset else []
+    """The lengths of the run's data."""
+    return histogram_of_lengths(
+        record.header.dataset.length_histogram if record.header.dataset else [], prefix
+    )
+
+
+def histogram_of_lengths(histogram: Sequence[Sequence[int]], prefix: str) -> str | None:
+    """Records by length in tokens; a bin is (from, to exclusive, count). Bins differ in width, so bars stand
+    side by side and carry their edges."""
     if not histogram:
         return None
     with Canvas(f"{prefix}-lengths") as canvas:

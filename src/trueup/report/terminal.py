@@ -8,7 +8,7 @@ terminal, rich leaves colours out and the layout stays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
@@ -111,28 +111,6 @@ def run_text(record: RunRecord) -> RenderableType:
     if hidden > 0:
         parts.append(Text(f"  … and {hidden} more; --json has them all", style="dim"))
     return Group(*parts)
-
-
-def prepare_text(report: Mapping[str, Any]) -> RenderableType:
-    """What preparing found: splits, what was dropped or changed and why, and the length histogram.
-
-    `report` is the document that `prepare --json` prints.
-    """
-    splits = " · ".join(f"{words(name)} {count:,}" for name, count in report["splits"].items())
-    lengths = report["tokens"]
-    tokens = " · ".join(f"{key} {number(value)}" for key, value in lengths.items() if key != "total")
-    title = clean(report.get("source") or report["dataset"])
-    parts = [
-        Text.assemble((title, "bold"), "  found prepared" if report["cache_hit"] else "  prepared"),
-        Text(f"{report['records']:,} records: {splits}"),
-        Text(f"tokens in a record: {tokens}; {lengths['total']:,} in all"),
-    ]
-    for what in ("dropped", "changed", "redacted"):
-        parts += _counts(what, report.get(what) or {}, report.get("first") or {})
-    parts += [Text(clean(message), style="yellow") for message in report.get("messages", ())]
-    if report.get("folder"):
-        parts.append(Text(f"in {clean(report['folder'])}", style="dim"))
-    return Group(*parts, Text(), histogram_text(report["length_histogram"]))
 
 
 def histogram_text(histogram: Sequence[tuple[int, int, int]]) -> RenderableType:
@@ -327,16 +305,3 @@ def _events(events: Sequence[Event]) -> Table:
     for event in events[:_EVENTS_SHOWN]:
         table.add_row(Text(duration(event.at_s)), Text(words(event.kind)), Text(clean(event.message)))
     return table
-
-
-def _counts(
-    title: str, counts: Mapping[str, int], first: Mapping[str, Sequence[Mapping[str, str]]]
-) -> list[Text]:
-    """Counts by reason, and the first rows of each."""
-    if not counts:
-        return []
-    lines = [Text(f"{title} {sum(counts.values()):,}")]
-    for reason, count in counts.items():
-        rows = (f"    {clean(row['where'])}: {clean(row['what'])}" for row in first.get(reason, ()))
-        lines += [Text(f"  {words(reason)} {count:,}"), *(Text(row, style="dim") for row in rows)]
-    return lines

@@ -1,0 +1,66 @@
+"""What `trueup prepare` prints about a data set. The page about one is dataset.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from .terminal import histogram_text
+from .wording import clean, number, share, words
+
+
+def prepare_text(report: Mapping[str, Any]) -> RenderableType:
+    """What preparing found: splits, what was dropped or changed and why, and the length histogram.
+
+    `report` is the document that `prepare --json` prints.
+    """
+    splits = " · ".join(f"{words(name)} {count:,}" for name, count in report["splits"].items())
+    lengths = report["tokens"]
+    tokens = " · ".join(f"{key} {number(value)}" for key, value in lengths.items() if key != "total")
+    title = clean(report.get("source") or report["dataset"])
+    parts = [
+        Text.assemble((title, "bold"), "  found prepared" if report["cache_hit"] else "  prepared"),
+        Text(f"{report['records']:,} records: {splits}"),
+        Text(f"tokens in a record: {tokens}; {lengths['total']:,} in all"),
+        *map(Text, _more_facts(report)),
+    ]
+    for what in ("dropped", "changed", "redacted"):
+        parts += _counts(what, report.get(what) or {}, report.get("first") or {})
+    parts += [Text(clean(message), style="yellow") for message in report.get("messages", ())]
+    if report.get("folder"):
+        parts.append(Text(f"in {clean(report['folder'])}", style="dim"))
+    return Group(*parts, Text(), histogram_text(report["length_histogram"]))
+
+
+def _more_facts(report: Mapping[str, Any]) -> Iterator[str]:
+    """A line on each of what a report may have beside its counts."""
+    learned, total = report.get("supervised_tokens"), report["tokens"]["total"]
+    if learned is not None and total:
+        yield f"learned: {learned:,} tokens, {share(learned / total)} of all"
+    for kind, title in (("exact", "equal records"), ("near", "near-copies")):
+        found = (report.get("duplicates") or {}).get(kind) or {}
+        if found.get("clusters"):
+            yield f"{title}: {found['records']:,} in {found['clusters']:,} clusters"
+    scripts = report.get("scripts") or {}
+    if len(scripts) > 1:
+        yield "scripts: " + " · ".join(f"{clean(name)} {count:,}" for name, count in scripts.items())
+    padding = report.get("padding") or {}
+    shares = [f"{name} {share(padding[name])}" for name in ("pack", "bucket") if name in padding]
+    if shares:
+        yield "padding it would pay: " + " · ".join(shares)
+
+
+def _counts(
+    title: str, counts: Mapping[str, int], first: Mapping[str, Sequence[Mapping[str, str]]]
+) -> list[Text]:
+    """Counts by reason, and the first rows of each."""
+    if not counts:
+        return []
+    lines = [Text(f"{title} {sum(counts.values()):,}")]
+    for reason, count in counts.items():
+        rows = (f"    {clean(row['where'])}: {clean(row['what'])}" for row in first.get(reason, ()))
+        lines += [Text(f"  {words(reason)} {count:,}"), *(Text(row, style="dim") for row in rows)]
+    return lines
