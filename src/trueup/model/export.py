@@ -1,5 +1,5 @@
 """How a model leaves: its trainable weights into the run folder, an adapter or a merged model for other
-programs.
+programs (`run_export` does it for a run that has ended, `gguf_export` writes GGUF).
 
 Everything is safetensors and JSON; nothing is pickled. Weights carry digests, and damage is found before use.
 """
@@ -7,17 +7,16 @@ Everything is safetensors and JSON; nothing is pickled. Weights carry digests, a
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from trueup.files.whole import flush, read_json_object, replace_text, sha256_of
-from trueup.recipe.models import TuneSection
 from trueup.schema import InputError, StorageError
 
-from .builtin import ResolvedModel
-from .load import LoadedModel, load_model, load_tokenizer
+from .load import LoadedModel
 from .staging import require_empty, staged_folder, storage_errors
 
 WEIGHTS_MANIFEST = "weights.json"
@@ -121,8 +120,11 @@ def _save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
 # --- for other programs -----------------------------------------------------------------------------------
 
 
-def save_adapter(loaded: LoadedModel, folder: Path) -> None:
+def save_adapter(loaded: LoadedModel, folder: Path, *, finish: Callable[[Path], None] | None = None) -> None:
     """Writes a peft adapter: `PeftModel.from_pretrained(base, folder)` gives this model again.
+
+    `finish` is given the whole folder before it gets its name, to look at it and to add to it; what it raises
+    leaves nothing behind.
 
     `base_model_name_or_path` is the name the recipe may be shared with (built-in, hub name, or the base
     folder's own name), never a path of this machine: the base is loaded by the reader and handed to peft.
@@ -141,6 +143,8 @@ def save_adapter(loaded: LoadedModel, folder: Path) -> None:
         _save_tensors(tensors, staging / "adapter_model.safetensors")
         config = json.dumps(_adapter_config(loaded), indent=2, sort_keys=True)
         (staging / "adapter_config.json").write_text(config + "\n", encoding="utf-8")
+        if finish is not None:
+            finish(staging)
 
 
 def _adapter_config(loaded: LoadedModel) -> dict[str, Any]:
@@ -150,12 +154,15 @@ def _adapter_config(loaded: LoadedModel) -> dict[str, Any]:
     return {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
 
 
-def save_merged(loaded: LoadedModel, folder: Path, tokenizer: Any) -> None:
+def save_merged(
+    loaded: LoadedModel, folder: Path, tokenizer: Any, *, finish: Callable[[Path], None] | None = None
+) -> None:
     """Writes an ordinary model folder: `AutoModelForCausalLM.from_pretrained(folder)` gives this model's
     logits.
 
-    The model in memory stays as it is: adding the adapters to its weights and taking them out again would
-    leave rounding behind. Raises InputError where `folder` is not empty, StorageError for a full disk.
+    `finish` as for `save_adapter`. The model in memory stays as it is: adding the adapters to its weights and
+    taking them out again would leave rounding behind. Raises InputError where `folder` is not empty,
+    StorageError for a full disk.
     """
     require_empty(folder)
     state = merged_state(loaded)
@@ -163,6 +170,8 @@ def save_merged(loaded: LoadedModel, folder: Path, tokenizer: Any) -> None:
         loaded.base.save_pretrained(staging, state_dict=state, max_shard_size=SHARD_SIZE)
         tokenizer.save_pretrained(staging)
         _forget_machine(staging / "config.json")
+        if finish is not None:
+            finish(staging)
 
 
 def merged_state(loaded: LoadedModel) -> dict[str, torch.Tensor]:
@@ -192,32 +201,3 @@ def _forget_machine(config_file: Path) -> None:
     config = read_json_object(config_file)
     if config.pop("_name_or_path", None) is not None:
         config_file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-# --- from a run that has ended ----------------------------------------------------------------------------
-
-
-def export_adapter_from_run(weights: Path, resolved: ResolvedModel, section: TuneSection, out: Path) -> None:
-    """The adapter of a run from its kept weights folder, its base model and its tune section. Errors as
-    above."""
-    if section.method == "lora":
-        require_empty(out)
-        save_adapter(_restored(weights, resolved, section), out)
-    else:
-        raise InputError(
-            "this run trained every parameter, so there is no adapter; export the merged model instead"
-        )
-
-
-def export_merged_from_run(weights: Path, resolved: ResolvedModel, section: TuneSection, out: Path) -> None:
-    """The merged model of a run from its kept weights folder, its base model and its tune section."""
-    require_empty(out)
-    save_merged(_restored(weights, resolved, section), out, load_tokenizer(resolved))
-
-
-def _restored(weights: Path, resolved: ResolvedModel, section: TuneSection) -> LoadedModel:
-    read_weights_manifest(weights)  # before loading the base
-    loaded = load_model(resolved, section)
-    load_weights(loaded, weights)
-    loaded.module.eval()
-    return loaded

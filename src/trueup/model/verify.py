@@ -1,0 +1,151 @@
+"""Reads an export back, as the program it is for would, and compares its logits with the run's own.
+
+B rows, T positions in a row, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trueup.schema import TrueupError
+
+from .gguf_tokenizer import PROBES, check_same_tokens
+from .load import LoadedModel
+from .quiet import silence_libraries
+
+# Largest difference of a logit. Of fp32 files it is absolute: only the order of additions differs. What
+# rounds the weights is held against the spread of the logits, in which models differ by a factor of thirty.
+# Measured, in standard deviations: f16 0.003 (tiny) and 0.016 (SmolLM2-135M); q8_0 0.08 and 0.24.
+TOLERANCE_F32 = 1e-3
+TOLERANCE_SD = {"f16": 0.05, "q8_0": 0.5}
+LENGTH = 64
+
+
+@dataclass(frozen=True)
+class LogitCheck:
+    """What a comparison found. `tolerance` is in logits; `tokens` were looked at, all of the vocabulary at
+    each; `reader` is what read the export back."""
+
+    max_abs_difference: float
+    tolerance: float
+    tokens: int
+    reader: str
+
+    def document(self) -> dict[str, object]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"read back by {self.reader}: logits of {self.tokens} tokens differ from the run's own by at "
+            f"most {self.max_abs_difference:.2g}, allowed {self.tolerance:.2g}"
+        )
+
+
+@dataclass(frozen=True)
+class OwnLogits:
+    """The run's own answer on two rows of tokens: real text, and ids from all of the vocabulary."""
+
+    tokens_BT: torch.Tensor
+    logits_BTV: torch.Tensor
+
+    def tolerance(self, kind: str) -> float:
+        """In logits, for weights kept as `kind`."""
+        share = TOLERANCE_SD.get(kind)
+        return TOLERANCE_F32 if share is None else share * float(self.logits_BTV.std())
+
+
+def own_logits(loaded: LoadedModel, tokenizer: Any) -> OwnLogits:
+    """By the path that training takes: hidden states times the head, in fp32 on the CPU."""
+    loaded.module.eval()
+    length = min(LENGTH, loaded.max_positions or LENGTH)
+    rows = loaded.head_weight.shape[0]
+    text = [token for probe in PROBES for token in tokenizer(probe, add_special_tokens=False).input_ids]
+    text = (text * length)[:length]
+    spread = [(3 + 7919 * place) % rows for place in range(length)]
+    tokens_BT = torch.tensor([text, spread], device=loaded.head_weight.device)
+    places_BT = torch.arange(length, device=tokens_BT.device).expand(2, length)
+    with torch.no_grad():
+        hidden_BTH = loaded.forward_hidden(tokens_BT, places_BT, torch.zeros_like(tokens_BT))
+        logits_BTV = hidden_BTH @ loaded.head_weight.T
+    return OwnLogits(tokens_BT.cpu(), logits_BTV.float().cpu())
+
+
+def check_adapter(own: OwnLogits, base: Path, folder: Path) -> LogitCheck:
+    """peft puts the adapter on the base model. Raises TrueupError where the logits are others."""
+
+    def read() -> Any:
+        from peft import PeftModel
+
+        return PeftModel.from_pretrained(_model(base), str(folder))
+
+    return _compare(own, read, "f32", "peft")
+
+
+def check_merged(own: OwnLogits, folder: Path, tokenizer: Any) -> LogitCheck:
+    """transformers loads the folder. Raises TrueupError where logits or tokens are others."""
+
+    def read() -> Any:
+        _check_tokens(tokenizer, folder)
+        return _model(folder)
+
+    return _compare(own, read, "f32", "transformers")
+
+
+def check_gguf(own: OwnLogits, file: Path, kind: str, tokenizer: Any, rope: dict[str, Any]) -> LogitCheck:
+    """transformers loads the file, by its own GGUF reader. Raises TrueupError where logits or tokens are
+    others. `rope` are the model's rotary parameters: that reader leaves their scaling out."""
+
+    def read() -> Any:
+        from transformers import AutoConfig
+
+        where = {"gguf_file": file.name, "local_files_only": True}
+        _check_tokens(tokenizer, file.parent, **where)
+        config = AutoConfig.from_pretrained(file.parent, **where)
+        if rope.get("rope_type", "default") != "default":
+            config.rope_parameters = {**config.rope_parameters, **rope}
+        return _model(file.parent, config=config, **where)
+
+    return _compare(own, read, kind, "transformers' GGUF reader")
+
+
+def _model(folder: Path, **options: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    options = {"local_files_only": True, **options}
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options)
+
+
+def _check_tokens(tokenizer: Any, folder: Path, **options: Any) -> None:
+    from transformers import AutoTokenizer
+
+    options = {"local_files_only": True, **options}
+    reread = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **options)
+    otherwise = check_same_tokens(tokenizer, reread)
+    if otherwise is not None:
+        raise TrueupError(f"the tokenizer read back is not the run's: {otherwise}")
+
+
+def _compare(own: OwnLogits, read: Callable[[], Any], kind: str, reader: str) -> LogitCheck:
+    silence_libraries()
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # a progress bar that no setting turns off
+            model = read().eval()
+        with torch.no_grad():
+            reread_BTV = model(input_ids=own.tokens_BT).logits.float()
+    except (TrueupError, MemoryError):
+        raise
+    except Exception as error:  # the libraries raise many kinds; all mean that a reader would fail as well
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise TrueupError(f"what was written cannot be read back by {reader}: {first_line}") from error
+    difference = float((reread_BTV - own.logits_BTV).abs().max())
+    check = LogitCheck(difference, own.tolerance(kind), own.tokens_BT.numel(), reader)
+    if not check.max_abs_difference <= check.tolerance:  # a NaN is not
+        raise TrueupError(f"the export is not the run's model ({check}); it was removed")
+    return check
