@@ -282,6 +282,10 @@ def test_a_killed_run_is_shown_as_interrupted_and_billed(
     bill = json.loads(main("bill", "last", "--json").out)
     assert bill["useful_tokens"] > 0
     assert sum(line["seconds"] for line in bill["lines"]) == pytest.approx(run["wall_s"], rel=1e-9)
+    assert bill["usd_per_million_useful_tokens"]["value"] > 0
+    found = json.loads(main("runs", "show", "last", "--json").out)["measurements"]
+    assert found["useful_tokens"]["value"] == bill["useful_tokens"]
+    assert found["matmul_ceiling_flops_per_s"]["kind"] == "unavailable"  # it died with the process
     refused(main("export", "last", "--adapter", built / "a"), 2, "keeps no weights here (interrupted)")
 
 

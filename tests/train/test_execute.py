@@ -173,7 +173,7 @@ def test_out_of_memory_says_what_was_too_large(
 
 
 def test_a_signal_ends_the_run_after_the_step_and_keeps_what_was_measured(
-    run_tiny: Run, monkeypatch: pytest.MonkeyPatch
+    run_tiny: Run, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = loop.train_step
 
@@ -188,6 +188,7 @@ def test_a_signal_ends_the_run_after_the_step_and_keeps_what_was_measured(
     assert len(sink.steps) == 1
     assert outcome.measurements["useful_tokens"].value == sink.steps[0].useful_tokens
     assert signal.getsignal(signal.SIGINT) is before
+    assert kept(home / "weights") == home / "weights" / "last"
 
 
 def test_wrong_data_is_a_failed_run_with_an_input_error(run_tiny: Run) -> None:

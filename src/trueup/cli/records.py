@@ -41,7 +41,18 @@ def records_of(refs: list[str], *, samples: bool = False) -> list[RunRecord]:
     """The records of these runs, each once, in the order given."""
     with open_store() as store:
         ids = dict.fromkeys(store.resolve(ref) for ref in refs)
-        return [store.record(run_id, samples=samples) for run_id in ids]
+        return [_summarized(store.record(run_id, samples=samples)) for run_id in ids]
+
+
+def _summarized(record: RunRecord) -> RunRecord:
+    """The record of a run that was killed before it could sum itself up, with what follows from its steps."""
+    if record.measurements or record.header.state == "running":
+        return record
+    from trueup.analysis.measure import summarize
+
+    measurements, steady = summarize(record)
+    header = record.header.model_copy(update={"steady": steady})
+    return record.model_copy(update={"measurements": measurements, "header": header})
 
 
 def price_given(usd_per_hour: float | None, source: str) -> Any:

@@ -54,7 +54,8 @@ def run_loop(
         step = _record(session, tally, batch, result, lr, wait=wait, span=span)
         sink.step(step)
         progress.step(step, wall_s=timeline.now(), limit_s=rule.wall_s, training_s=tally.training_s)
-        reason = _reason_to_end(session, rule, tally, interruption)
+        _stop_if_interrupted(session, tally, interruption)
+        reason = _reason_to_end(session, rule, tally)
         if reason or _due(tally.step, recipe.evaluate.every):
             _evaluate(session, tally, sink, progress)
         if _due(tally.step, recipe.checkpoint.every):
@@ -120,10 +121,15 @@ def _record(
     )
 
 
-def _reason_to_end(session: Session, rule: StopRule, tally: Tally, interruption: Interruption) -> str | None:
-    """The leading rank decides for all: clocks and signals differ between processes."""
+def _stop_if_interrupted(session: Session, tally: Tally, interruption: Interruption) -> None:
+    """Keep the weights and raise Interrupted, on every rank, when the leading one was asked to end."""
     if session.world.agree(interruption.requested is not None):
+        keep(session, LAST, step=tally.step)
         raise Interrupted(interruption.requested or "the leading rank was interrupted")
+
+
+def _reason_to_end(session: Session, rule: StopRule, tally: Tally) -> str | None:
+    """The leading rank decides for all: clocks differ between processes."""
     reason = rule.reason(
         step=tally.step,
         wall_s=session.timeline.now(),
