@@ -106,8 +106,11 @@ def open_source(section: DataSection) -> Source:
 def _read_stdlib(source: Source, tally: Tally) -> Iterator[Record]:
     source.format = stdlib_docs.NAME
     source.evidence = "docstrings of the running Python's standard library"
+    seen = FileFormat(stdlib_docs.NAME, "built-in", source.format, source.evidence)
+    source.files = [seen]
     for record in stdlib_docs.records():
         source.rows_read += 1
+        seen.rows += 1
         yield record
 
 
