@@ -42,8 +42,10 @@ def test_the_known_families_pass(name: str) -> None:
     family = FAMILIES[name]
     template = template_of(family)
     notes = check_template(template, list(RECORDS.values()))
-    assert bool([note for note in notes if "no system role" in note]) == (not family.system)
-    assert not [note for note in notes if "no system role" not in note and "begins texts with" not in note]
+    assert bool([note for note in notes if "refuses the system message" in note]) == (not family.system)
+    assert not [
+        note for note in notes if "refuses the system message" not in note and "begins texts with" not in note
+    ]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -53,7 +55,7 @@ def test_loss_is_on_answers_and_their_ends_alone(name: str, kind: str) -> None:
     template = template_of(family)
     if kind == "system" and not family.system:
         with pytest.raises(
-            RowError, match=r"no system role .*put its text into the first user turn"
+            RowError, match=r"refuses the system message .*put its text into the first user turn"
         ) as caught:
             template.render(record)
         assert caught.value.reason == "template_refused"
@@ -197,7 +199,6 @@ def test_nothing_is_learned_from_the_example_before(name: str, loss_on: str) -> 
 
 
 def test_prepare_refuses_at_once_and_keeps_nothing(tmp_path: Path) -> None:
-    """trl#6668: a template under which nothing could be learned is an error, not a loss of zero."""
     fault = BROKEN["drops the system message"]
     rows = [
         {"messages": [{"role": turn.role, "content": turn.content} for turn in RECORDS["system"].turns]}
@@ -230,4 +231,4 @@ def test_prepare_keeps_the_records_a_template_takes(tmp_path: Path) -> None:
     assert report["records"] == 3
     assert report["dropped"] == {"template_refused": 2}
     assert "put its text into the first user turn" in report["first"]["template_refused"][0]["what"]
-    assert any("no system role" in message for message in report["messages"])
+    assert any("refuses the system message" in message for message in report["messages"])

@@ -214,7 +214,7 @@ class ChatTemplate:
         except RowError:
             return error
         advice = "put its text into the first user turn, or use a template with a system role"
-        return RowError(error.reason, f"the chat template has no system role ({error}); {advice}")
+        return RowError(error.reason, f"the chat template refuses the system message ({error}); {advice}")
 
     def _answer_start(
         self, messages: list[dict[str, str]], k: int, text: str, *, after: int
