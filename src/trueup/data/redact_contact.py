@@ -61,10 +61,10 @@ def _is_top_level(label: str) -> bool:
 
 _INTERNATIONAL = re.compile(r"\+[0-9][0-9 ()./-]{5,26}")
 _GROUP = re.compile(r"[0-9]+")
-# Area code and exchange begin with 2 to 9. Two patterns, each with a fixed beginning, scan faster than one.
+# Area code and exchange begin with 2 to 9, but not in all that people make up: (123) 456-7890, 555-123-4567.
 _NORTH_AMERICAN = (
-    re.compile(r"\([2-9][0-9]{2}\)[ -]?[2-9][0-9]{2}[-. ][0-9]{4}(?![0-9A-Za-z_])"),
-    re.compile(r"[2-9][0-9]{2}([-.])[2-9][0-9]{2}\1[0-9]{4}(?![0-9A-Za-z_])"),
+    re.compile(r"\((?:[0-9]{3}\)[ -]?[0-9]{3}[-.]|[2-9][0-9]{2}\) [2-9][0-9]{2} )[0-9]{4}(?![0-9A-Za-z_])"),
+    re.compile(r"(?:555(?=[-.][0-9])|[2-9][0-9]{2}(?=[-.][2-9]))([-.])[0-9]{3}\1[0-9]{4}(?![0-9A-Za-z_])"),
 )
 _NORTH_AMERICAN_PREFIX = re.compile(r"(?<![0-9A-Za-z_.-])\+?1[-. ]\Z")
 # Allocated to mobile networks in mainland China (MIIT numbering plan); the rest of 1[3-9] is not in use.
@@ -78,7 +78,8 @@ _CHINESE_LANDLINE = (
     re.compile(r"[(（](0[1-9][0-9]{1,2})[)）][ ]?" + _LANDLINE),
     re.compile(r"(0[1-9][0-9]{1,2})-" + _LANDLINE),
 )
-_AFTER_WORD = re.compile(r"\(?[0-9]{2,13}\)?(?:[ ./-]{1,2}\(?[0-9]{2,8}\)?){0,5}(?![0-9A-Za-z_])")
+_DIGITS = r"(?:\([0-9]{1,5}\)|[0-9]{1,13})"
+_AFTER_WORD = re.compile(rf"{_DIGITS}(?:[ ./-]{{1,2}}{_DIGITS}|(?<=\)){_DIGITS}){{0,6}}(?![0-9A-Za-z_])")
 _WORDS = ("phone", "tel", "mobile", "fax", "whatsapp", "电话", "手机", "传真", "热线")
 _WORD_BEGINS = re.compile(r"(?:\A|[^A-Za-z])(?:tele|cell)?\Z", re.IGNORECASE)
 _WORD_ENDS = re.compile(
@@ -170,7 +171,7 @@ def _north_american(text: str) -> Iterator[tuple[int, int]]:
 def _chinese_mobile(text: str) -> Iterator[tuple[int, int]]:
     for match in _CHINESE_MOBILE.finditer(text):
         start, end = match.span()
-        if match[0].endswith("000000"):  # a round quantity
+        if match[0].endswith("000000") or match[0] == "17179869184":  # a round quantity; 16 GiB in bytes
             continue
         prefix = _CHINESE_PREFIX.search(before(text, start, 8))
         if prefix:
