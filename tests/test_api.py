@@ -103,6 +103,14 @@ def test_a_bill_is_at_the_runs_price_or_at_one_given(home: Path) -> None:
             trueup.bill("second", usd_per_hour=wrong)
 
 
+def test_a_killed_run_is_summed_up_from_what_it_left(home: Path) -> None:
+    (home / "runs" / "bbbb2222" / "measurements.json").unlink()
+    record = trueup.run("last")
+    assert record.measurements["wall_s"].value == 10.0
+    assert record.measurements["energy_j"].reason
+    assert trueup.bill("last", usd_per_hour=3.6).total_usd == pytest.approx(0.01)
+
+
 def test_another_home_may_be_named_and_a_damaged_run_is_a_warning(home: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     write_run(other, "cccc3333", "third", 3)

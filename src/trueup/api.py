@@ -53,11 +53,18 @@ def runs(*, home: HomePath = None) -> Records[RunSummary]:
 def run(ref: str, *, home: HomePath = None, samples: bool = False) -> RunRecord:
     """The record of one run: header, spans, events, steps, evaluations, measurements.
 
+    Of a run that was killed before it could sum itself up, the measurements are what follows from its steps.
+
     `ref` is an id, a unique prefix of one, a name, or "last". Sensor readings are read only with `samples`.
     Raises InputError where there is no such run.
     """
     with _store(home) as store:
-        return store.record(store.resolve(ref), samples=samples)
+        record = store.record(store.resolve(ref), samples=samples)
+    if record.measurements:
+        return record
+    from trueup.analysis.measure import summarized  # loads numpy, which few calls need
+
+    return summarized(record)
 
 
 def bill(

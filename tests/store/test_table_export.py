@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from store_records import make_record, make_step, write_folder
 
-from trueup.schema import InputError, StorageError, unavailable
+from trueup.schema import Frozen, InputError, StorageError, unavailable
 from trueup.store import Store, table_export
-from trueup.store.table_export import ROWS, What, export_table
+from trueup.store.table_export import ROWS, TableFormat, What, measurement_rows, step_rows
 
 A, B = "aaaa1111", "bbbb2222"
 
@@ -35,6 +35,14 @@ def store(tmp_path: Path) -> Any:
     with Store.open(home) as opened:
         assert opened.sync() == []
         yield opened
+
+
+def export_table(store: Store, ids: list[str], what: What, form: TableFormat, out: Path) -> int:
+    rows: list[Frozen] = [one for run_id in ids for one in store.runs() if one.id == run_id]
+    if what != "runs":
+        of_record = measurement_rows if what == "measurements" else step_rows
+        rows = [row for run_id in ids for row in of_record(store.record(run_id))]
+    return table_export.export_table(rows, what, form, out, home=store.home)
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:

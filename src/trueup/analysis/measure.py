@@ -30,6 +30,16 @@ _NOT_SUPPLIED = {
 }
 
 
+def summarized(record: RunRecord) -> RunRecord:
+    """The record of a run that was killed before it could sum itself up, with what follows from its steps;
+    any other record as it is."""
+    if record.measurements or record.header.state == "running":
+        return record
+    measurements, steady = summarize(record)
+    header = record.header.model_copy(update={"steady": steady})
+    return record.model_copy(update={"measurements": measurements, "header": header})
+
+
 def summarize(
     record: RunRecord, *, extra: Mapping[str, Measurement] | None = None
 ) -> tuple[dict[str, Measurement], dict[str, Any]]:

@@ -41,18 +41,18 @@ def records_of(refs: list[str], *, samples: bool = False) -> list[RunRecord]:
     """The records of these runs, each once, in the order given."""
     with open_store() as store:
         ids = dict.fromkeys(store.resolve(ref) for ref in refs)
-        return [_summarized(store.record(run_id, samples=samples)) for run_id in ids]
+        return [record_of(store, run_id, samples=samples) for run_id in ids]
 
 
-def _summarized(record: RunRecord) -> RunRecord:
-    """The record of a run that was killed before it could sum itself up, with what follows from its steps."""
-    if record.measurements or record.header.state == "running":
+def record_of(store: Store, run_id: str, *, samples: bool = False) -> RunRecord:
+    """The record of one run; of a run that was killed before it could sum itself up, with what follows from
+    its steps."""
+    record = store.record(run_id, samples=samples)
+    if record.measurements:
         return record
-    from trueup.analysis.measure import summarize
+    from trueup.analysis.measure import summarized  # loads numpy
 
-    measurements, steady = summarize(record)
-    header = record.header.model_copy(update={"steady": steady})
-    return record.model_copy(update={"measurements": measurements, "header": header})
+    return summarized(record)
 
 
 def price_given(usd_per_hour: float | None, source: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,7 +13,7 @@ from trueup.home import find_home
 from trueup.schema import Frozen, InputError, RunRecord
 
 from .output import JSON_OPTION, print_json, print_rich, say
-from .records import RUN_ARGUMENT, open_store, records_of
+from .records import RUN_ARGUMENT, open_store, record_of, records_of
 
 if TYPE_CHECKING:
     from trueup.store.table_export import TableFormat, What
@@ -90,16 +91,21 @@ def _export_zip(refs: list[str], out: Path | None, what: str | None) -> dict[str
 def _export_table(
     refs: list[str] | None, out: Path | None, what: What | None, form: TableFormat
 ) -> dict[str, object]:
-    from trueup.store.table_export import export_table
+    from trueup.store import table_export
 
     what = what or "measurements"
     path = out or Path(f"{what}.{form}")
     with open_store() as store:
         ids = list(dict.fromkeys(store.resolve(ref) for ref in refs or ()))
-        ids = ids or [summary.id for summary in store.runs()]
-        rows = export_table(store, ids, what, form, path)
+        summaries = {summary.id: summary for summary in store.runs()}
+        ids = ids or list(summaries)
+        rows: Iterable[Frozen] = (summaries[run_id] for run_id in ids)
+        if what != "runs":
+            of_record = {"measurements": table_export.measurement_rows, "steps": table_export.step_rows}[what]
+            rows = (row for run_id in ids for row in of_record(record_of(store, run_id)))
+        count = table_export.export_table(rows, what, form, path, home=store.home)
     size = path.stat().st_size
-    return {"runs": ids, "what": what, "format": form, "rows": rows, "path": str(path), "bytes": size}
+    return {"runs": ids, "what": what, "format": form, "rows": count, "path": str(path), "bytes": size}
 
 
 @app.command("import")
@@ -130,6 +136,6 @@ def run_document(record: RunRecord) -> dict[str, object]:
 
 
 def _plain(record: Frozen) -> dict[str, object]:
-    """As JSON has it. A loss that is not a number is the string "NaN", as only this way of dumping writes it."""
+    """As JSON has it: a loss that is not a number is the string "NaN", which `model_dump` does not write."""
     fields: dict[str, object] = json.loads(record.model_dump_json())
     return fields

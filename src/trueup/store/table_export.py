@@ -9,14 +9,14 @@ from __future__ import annotations
 import csv
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trueup.files.whole import replacing_file
 from trueup.schema import Frozen, InputError, RunRecord, Step, StorageError
 
-from .repository import RunSummary, Store
+from .repository import RunSummary
 from .scrub import Scrubber
 
 if TYPE_CHECKING:
@@ -73,41 +73,31 @@ class StepRow(Frozen):
 ROWS: dict[What, type[Frozen]] = {"runs": RunSummary, "measurements": MeasurementRow, "steps": StepRow}
 
 
-def export_table(store: Store, run_ids: Sequence[str], what: What, form: TableFormat, out: Path) -> int:
-    """Writes the table of these runs, in this order, to `out`, whole or not at all; returns its rows.
+def export_table(rows: Iterable[Frozen], what: What, form: TableFormat, out: Path, *, home: Path) -> int:
+    """Writes these rows, of the kind that `what` names, to `out`, whole or not at all; returns their number.
 
-    Raises InputError where `out` cannot be a file there, StorageError where the disk refuses.
+    `home` is the trueup home, whose path is written as its name. Raises InputError where `out` cannot be a
+    file there, StorageError where the disk refuses.
     """
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise InputError(f"{out} cannot be written: give the name of a file in a folder that exists")
-    scrubber = Scrubber(store.home)
-    rows: list[Row] = [scrubber.value(row.model_dump()) for row in rows_of_runs(store, run_ids, what)]
+    scrubber = Scrubber(home)
+    scrubbed: list[Row] = [scrubber.value(row.model_dump()) for row in rows]
     columns = list(ROWS[what].model_fields)
     try:
         with replacing_file(out) as part:
             if form == "csv":
-                _write_csv(part, columns, rows)
+                _write_csv(part, columns, scrubbed)
             elif form == "json":
-                _write_json(part, ROWS[what], rows)
+                _write_json(part, ROWS[what], scrubbed)
             else:
-                _write_parquet(part, ROWS[what], rows)
+                _write_parquet(part, ROWS[what], scrubbed)
     except OSError as error:
         raise StorageError(
             f"{out} could not be written: {error.strerror or error}; nothing was kept. Free some space, "
             "or name another file with -o"
         ) from None
-    return len(rows)
-
-
-def rows_of_runs(store: Store, run_ids: Sequence[str], what: What) -> Iterable[Frozen]:
-    """The table's rows as records, run by run."""
-    if what == "runs":
-        summaries = {one.id: one for one in store.runs()}
-        yield from (summaries[run_id] for run_id in run_ids)
-        return
-    for run_id in run_ids:
-        record = store.record(run_id)
-        yield from measurement_rows(record) if what == "measurements" else step_rows(record)
+    return len(scrubbed)
 
 
 def measurement_rows(record: RunRecord) -> Iterable[MeasurementRow]:
