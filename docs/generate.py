@@ -202,7 +202,7 @@ def _option_row(name: str, info: OptionInfo, kind: Any) -> tuple[str, ...]:
 def _kind_words(kind: Any) -> str:
     if typing.get_origin(kind) is Literal:
         return " or ".join(typing.get_args(kind))
-    if isinstance(kind, types.UnionType):
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
         return _kind_words(next(one for one in typing.get_args(kind) if one is not type(None)))
     return TYPE_WORDS[kind]
 

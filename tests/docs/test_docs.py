@@ -1,9 +1,9 @@
 """The documentation is true: its commands run, its JSON keys are printed, its links and tables hold.
 
-Every line of every `sh` block of the README and of docs/ is run, in one home, in the order of PAGES. A block
-whose fence names a file (```json my.jsonl) becomes that file first. Two kinds of line are not run but
-checked: `make` targets must exist, and a recipe whose model is not the built-in tiny one is checked by
-`trueup recipe check` with the same overrides, since training it takes minutes.
+Every line of every `sh` block and every `python` block, whole, of the README and of docs/ is run, in one
+home, in the order of PAGES. A block whose fence names a file (```json my.jsonl) becomes that file first. Two
+kinds of line are not run but checked: `make` targets must exist, and a recipe whose model is not the built-in
+tiny one is checked by `trueup recipe check` with the same overrides, since training it takes minutes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 JSON_PAGE = DOCS / "json.md"
 # json.md comes second: its tables are held against the README's own small run, which has an event to show.
-PAGES = list(dict.fromkeys([ROOT / "README.md", JSON_PAGE, *sorted(DOCS.glob("*.md"))]))
-LINKED_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+README = ROOT / "README.md"
+CHINESE_README = ROOT / "README.zh-CN.md"
+PAGES = list(dict.fromkeys([README, JSON_PAGE, *sorted(DOCS.glob("*.md"))]))
+LINKED_PAGES = [*PAGES, CHINESE_README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 FENCE = re.compile(r"^```(?P<language>\w+) ?(?P<file>\S*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
@@ -58,9 +60,11 @@ class Ran:
 def lines(page: Path) -> Iterator[Line]:
     text = page.read_text(encoding="utf-8")
     for block in FENCE.finditer(text):
+        section = HEADING.findall(text[: block.start()])[-1]
+        if block["language"] == "python":
+            yield Line(page.name, section, ("python", "-c", block["body"]))
         if block["language"] != "sh":
             continue
-        section = HEADING.findall(text[: block.start()])[-1]
         for line in block["body"].splitlines():
             if words := shlex.split(line, comments=True):
                 yield Line(page.name, section, tuple(words))
@@ -73,18 +77,21 @@ def named_files() -> dict[str, str]:
 
 
 def runnable(words: tuple[str, ...], folder: Path) -> tuple[str, ...]:
-    """The command itself, or the check that stands for one that would train or fetch a real model."""
+    """What to give to Python: the command itself, or the check that stands for one that would train or fetch
+    a real model."""
+    if words[0] == "python":
+        return words[1:]
     if words[1] not in ("train", "prepare"):
-        return words
+        return ("-m", *words)
     overrides = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
     if load_recipe(folder / words[2], overrides).recipe.model.path == "tiny":
-        return words
-    return ("trueup", "recipe", "check", words[2], *(w for one in overrides for w in ("--set", one)))
+        return ("-m", *words)
+    return ("-m", "trueup", "recipe", "check", words[2], *(w for one in overrides for w in ("--set", one)))
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> list[Ran]:
-    """Every `trueup` command of the pages, run in order in one home and one folder."""
+    """Every `trueup` command and Python block of the pages, run in order in one home and one folder."""
     folder = tmp_path_factory.mktemp("docs")
     (folder / "recipes").symlink_to(ROOT / "recipes")
     for name, body in named_files().items():
@@ -96,9 +103,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> list[Ran]:
         "OMP_NUM_THREADS": "1",
     }
     found = []
-    for line in (line for page in PAGES for line in lines(page) if line.words[0] == "trueup"):
+    for line in (line for page in PAGES for line in lines(page) if line.words[0] != "make"):
         done = subprocess.run(
-            [sys.executable, "-m", *runnable(line.words, folder)],
+            [sys.executable, *runnable(line.words, folder)],
             cwd=folder,
             env=environment,
             capture_output=True,
@@ -112,7 +119,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> list[Ran]:
 
 def test_the_pages_have_commands_to_run(ran: list[Ran]) -> None:
     verbs = {one.line.words[1] for one in ran}
-    assert verbs >= {"prepare", "train", "runs", "bill", "report", "export", "recipe", "calibrate"}
+    assert verbs >= {"-c", "prepare", "train", "runs", "bill", "report", "export", "recipe", "calibrate"}
 
 
 def test_every_command_in_the_docs_works(ran: list[Ran]) -> None:
@@ -123,7 +130,7 @@ def test_every_command_in_the_docs_works(ran: list[Ran]) -> None:
 def test_blocks_to_run_hold_only_what_is_run_or_checked(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for line in lines(page):
-        assert line.words[0] in ("trueup", "make"), line
+        assert line.words[0] in ("trueup", "make", "python"), line
         if line.words[0] == "make":
             assert set(line.words[1:]) <= targets, line
 
@@ -225,8 +232,23 @@ def test_files_named_in_the_pages_exist(page: Path) -> None:
         assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
+def test_the_chinese_readme_says_the_same() -> None:
+    """Every block is word for word the English one's; so are the links, and there is a heading for each."""
+    english, chinese = (path.read_text(encoding="utf-8") for path in (README, CHINESE_README))
+    assert [m.groups() for m in FENCE.finditer(chinese)] == [m.groups() for m in FENCE.finditer(english)]
+
+    def links(text: str) -> set[str]:
+        return set(re.findall(r"\]\(([^)\s]+)\)", text)) - {README.name, CHINESE_README.name}
+
+    assert links(chinese) == links(english)
+    headings = [re.findall(r"^(#+) ", FENCE.sub("", text), re.MULTILINE) for text in (english, chinese)]
+    assert headings[0] == headings[1]
+    assert CHINESE_README.name in english
+    assert README.name in chinese
+
+
 def test_the_readmes_bill_adds_up() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = README.read_text(encoding="utf-8")
     bill = text.partition("<!-- bill -->")[2].partition("<!-- /bill -->")[0]
     row = re.compile(r"^  (\S.*?) {2,}([\d,]+\.\d\d) +([\d.]+) +<?([\d.]+) %", re.MULTILINE)
     rows = [(name, float(s.replace(",", "")), usd) for name, s, usd, _ in row.findall(bill)]
