@@ -134,6 +134,31 @@ def test_the_digest_is_of_the_content_in_reading_order(tmp_path: Path) -> None:
     )
 
 
+def test_a_folder_is_read_through_links_once_and_in_the_order_of_a_glob(tmp_path: Path) -> None:
+    files = {f"{name}/x.jsonl": json_lines([{**ROW, "prompt": name}]) for name in ("a", "a-b", "a b", "é")}
+    root = write(tmp_path / "in", files)
+    outside = write(tmp_path / "outside", {"y.jsonl": json_lines([{**ROW, "prompt": "linked"}])})
+    (root / "link").symlink_to(outside)
+    (root / "a" / "loop").symlink_to(root)
+
+    def prompts(source: str) -> list[str]:
+        records = open_source(DataSection(source=source)).records(Tally())
+        return [record.turns[0].content for record in records]
+
+    assert prompts(str(root)) == ["a b", "a-b", "a", "linked", "é"]
+    assert prompts(f"{root}/*/*.jsonl") == prompts(str(root))
+    assert digest(f"{root}/*/*.jsonl") == digest(root)
+
+
+def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def walk(*_: Any, onerror: Any, **__: Any) -> Any:
+        onerror(PermissionError(13, "Permission denied", "in/secret"))
+
+    monkeypatch.setattr("os.walk", walk)
+    with pytest.raises(InputError, match="cannot be read: Permission denied; check data"):
+        open_source(DataSection(source=str(tmp_path)))
+
+
 def test_the_hub_without_the_package_says_which_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtraError, match=r"'hub:o/n' needs the package 'datasets': .*trueup\[hub\]"):

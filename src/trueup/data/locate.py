@@ -11,6 +11,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,10 @@ from .containers import COMPRESSIONS, KINDS, DataFile, file_of
 FILES_SHOWN = 10  # of a list in a message
 _SAVED = "state.json"  # what `Dataset.save_to_disk` writes beside its Arrow files
 _SAVED_SPLITS = "dataset_dict.json"
-_DESCRIPTIONS = ("readme", "license", "licence", "changelog", "dataset_infos.json", "dataset_info.json")
+_DESCRIPTIONS = frozenset(
+    {f"{stem}{suffix}" for stem in ("readme", "license", "licence") for suffix in ("", ".txt", ".rst")}
+    | {"dataset_info.json", "dataset_infos.json"}
+)
 _READABLE = f"{', '.join(KINDS)}; all but the last three may end in {' or '.join(COMPRESSIONS)}"
 
 
@@ -78,7 +82,7 @@ def _single(path: Path, source: str) -> DataFile:
 
 def _glob(source: str) -> Located:
     pattern = str(Path(source).expanduser())
-    found = sorted(Path(match) for match in glob.glob(pattern, recursive=True))
+    found = [Path(match) for match in glob.glob(pattern, recursive=True)]
     if not found:
         raise InputError(f"data.source '{source}' matches no file (looked from {Path.cwd()})")
     root = Path(pattern)
@@ -127,31 +131,39 @@ def _loaded(path: Path) -> dict[str, Any]:
 
 
 def _members(folder: Path) -> list[Path]:
-    """Files below a folder by path, those that are hidden or in hidden folders left out."""
-    inside = ((path, path.relative_to(folder)) for path in folder.rglob("*"))
-    return [
-        path
-        for path, within in sorted(inside, key=lambda pair: pair[1].as_posix())
-        if not path.is_dir() and not any(part.startswith(".") for part in within.parts)
-    ]
+    """Files below a folder, through links too, those that are hidden or in hidden folders left out. A folder
+    that cannot be listed is an OSError: its files would be missing unsaid."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    found: list[Path] = []
+    seen: set[str] = set()
+    for root, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        real = os.path.realpath(root)
+        folders[:] = sorted(name for name in folders if not name.startswith(".")) if real not in seen else []
+        found += [Path(root, name) for name in names if not name.startswith(".") and real not in seen]
+        seen.add(real)
+    return found
 
 
 def _collected(name: str, root: Path, members: Iterable[Path]) -> Located:
-    """Members as data files. Descriptions and empty files are passed over and noted; another kind of file is
-    refused, since it may be data that was meant to be read."""
+    """Members as data files, in the order of their paths below the root. Descriptions and empty files are
+    passed over and noted; another kind of file is refused, since it may be data that was meant to be read."""
     files: list[DataFile] = []
     passed: list[str] = []
     empty: list[str] = []
     unknown: list[str] = []
-    for path in members:
-        shown = path.relative_to(root).as_posix()
+    named = sorted((path.relative_to(root).as_posix(), path) for path in members)
+    for within, path in named:
+        shown = os.fsencode(within).decode("utf-8", "replace")  # a name may be any bytes
         file = file_of(path, shown)
-        if path.name.lower().startswith(_DESCRIPTIONS) or path.suffix.lower() == ".md":
+        if path.name.lower() in _DESCRIPTIONS or path.suffix.lower() == ".md":
             passed.append(shown)
+        elif path.is_file() and path.stat().st_size == 0:
+            empty.append(shown)
         elif file is None or not path.is_file():
             unknown.append(shown)
-        elif path.stat().st_size == 0:
-            empty.append(shown)
         else:
             files.append(file)
     if unknown:
