@@ -140,6 +140,18 @@ def test_prepare_shows_counts_and_lengths() -> None:
     assert "0 – 15" in text
 
 
+def test_prepare_says_what_the_rows_of_each_file_were_taken_for() -> None:
+    files = [{"file": f"{n}.csv", "format": "alpaca", "rows": 1000, "evidence": "why"} for n in range(12)]
+    found = {"name": "alpaca", "evidence": "12 files", "files": files}
+    lines = shown(prepare_text(prepared(format=found))).splitlines()
+    at = lines.index("read as alpaca: 12 files")
+    assert lines[at + 1] == "  0.csv: alpaca, 1,000 rows; why"
+    assert lines[at + 11] == "  and 2 more files"
+    single = shown(prepare_text(prepared(format={**found, "files": files[:1]})))
+    assert "read as alpaca: 12 files" in single
+    assert "0.csv" not in single
+
+
 def test_measurements_without_any_value_are_all_explained() -> None:
     record = make_record().model_copy(update={"measurements": {"a_s": unavailable("s", "because")}})
     assert "because" in shown(terminal.run_text(record))

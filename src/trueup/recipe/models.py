@@ -81,11 +81,11 @@ class ColumnsSection(Frozen):
         shapes = ({"prompt", "completion"}, {"prompt", "chosen"}, {"chosen"}, {"messages"}, {"text"})
         if keys and keys not in shapes:
             raise ValueError(
-                f"data.columns maps {', '.join(sorted(keys))}; expected prompt and completion, prompt and "
-                "chosen, chosen, messages, or text"
+                f"maps {', '.join(sorted(keys))}; expected prompt and completion, prompt and chosen, chosen, "
+                "messages, or text"
             )
         if self.text is not None and self.system is not None:
-            raise ValueError("data.columns maps system beside text; plain text has no system turn")
+            raise ValueError("maps system beside text; plain text has no system turn")
         return self
 
 

@@ -11,6 +11,8 @@ from rich.text import Text
 from .terminal import histogram_text
 from .wording import clean, number, share, words
 
+FILES_SHOWN = 10
+
 
 def prepare_text(report: Mapping[str, Any]) -> RenderableType:
     """What preparing found: splits, what was dropped or changed and why, and the length histogram.
@@ -26,6 +28,7 @@ def prepare_text(report: Mapping[str, Any]) -> RenderableType:
         Text(f"{report['records']:,} records: {splits}"),
         Text(f"tokens in a record: {tokens}; {lengths['total']:,} in all"),
         *map(Text, _more_facts(report)),
+        *map(Text, _formats(report.get("format") or {})),
     ]
     for what in ("dropped", "changed", "redacted"):
         parts += _counts(what, report.get(what) or {}, report.get("first") or {})
@@ -51,6 +54,21 @@ def _more_facts(report: Mapping[str, Any]) -> Iterator[str]:
     shares = [f"{name} {share(padding[name])}" for name in ("pack", "bucket") if name in padding]
     if shares:
         yield "padding it would pay: " + " · ".join(shares)
+
+
+def _formats(found: Mapping[str, Any]) -> Iterator[str]:
+    """What the rows were taken for and why; of several files, each."""
+    if not found:
+        return
+    yield f"read as {clean(found['name'])}: {clean(found['evidence'])}"
+    files = found.get("files") or ()
+    if len(files) < 2:
+        return
+    for file in files[:FILES_SHOWN]:
+        name, taken_for, why = (clean(file[key]) for key in ("file", "format", "evidence"))
+        yield f"  {name}: {taken_for}, {file['rows']:,} rows; {why}"
+    if len(files) > FILES_SHOWN:
+        yield f"  and {len(files) - FILES_SHOWN:,} more files"
 
 
 def _counts(
