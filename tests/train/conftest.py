@@ -10,6 +10,7 @@ import pytest
 from trueup.device import open_device
 from trueup.recipe import load_recipe
 from trueup.telemetry import MemorySink, Timeline, process_origin
+from trueup.train.interruption import Interruption
 from trueup.train.session import Places, Session, open_session
 from trueup.train.world import World
 
@@ -30,6 +31,7 @@ def open_tiny(home: Path, recipe_file: Path) -> Iterator[OpenSession]:
             price=None,
             places=Places(home, home / "data", home / "weights"),
             say=lambda text: None,
+            interruption=Interruption(),
         )
         if wide:
             from trueup.model.reference import widen

@@ -15,6 +15,7 @@ from trueup.model.reference import widen
 from trueup.recipe import load_recipe
 from trueup.telemetry import MemorySink, Timeline, process_origin
 from trueup.train.evaluate import held_out
+from trueup.train.interruption import Interruption
 from trueup.train.session import Places, find_device, open_session
 from trueup.train.stepper import gather, train_step
 
@@ -32,6 +33,7 @@ def main(recipe_path: str, home: str, out: str) -> None:
         price=None,
         places=places,
         say=lambda text: None,
+        interruption=Interruption(),
     )
     widen(session.model)
     steps = session.epoch(0)

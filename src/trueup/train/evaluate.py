@@ -38,6 +38,7 @@ def held_out(session: Session) -> HeldOut:
     try:
         with torch.no_grad():
             for planned in session.world.share(session.evaluation.batches):
+                session.stop_if_asked()
                 batch = assemble(session.validation, planned, session.prepared.pad.id)
                 loss_sum += float(batch_loss(session.model, to_device(session, batch), session.precision))
                 tokens += batch.supervised_tokens

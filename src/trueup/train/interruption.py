@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
 from typing import Self
 
+ACKNOWLEDGED = b"\nstopping at the next safe place; once more stops at once, and keeps fewer weights\n"
+
 
 class Interrupted(BaseException):
-    """The run was asked to end. Not an Exception: no handler for failures may swallow it."""
+    """The run was asked to end. Not an Exception: no handler for failures may swallow it. `safe`: raised at a
+    place where weights and optimizer are whole."""
+
+    def __init__(self, reason: str, *, safe: bool = False) -> None:
+        super().__init__(reason)
+        self.safe = safe
 
 
 class Interruption:
@@ -40,7 +48,7 @@ class Interruption:
     def check(self) -> None:
         """Raise Interrupted if a signal has come."""
         if self.requested:
-            raise Interrupted(self.requested)
+            raise Interrupted(self.requested, safe=True)
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         if self.concluding:
@@ -49,3 +57,4 @@ class Interruption:
         self.requested = f"{signal.Signals(number).name} received"
         if again or not self.polite:
             raise Interrupted(self.requested)
+        os.write(2, ACKNOWLEDGED)  # not print: the signal may have come in the middle of one

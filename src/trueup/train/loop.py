@@ -12,7 +12,7 @@ from trueup.schema.protocols import Sink
 from trueup.telemetry import Span
 
 from .evaluate import evaluate
-from .interruption import Interrupted, Interruption
+from .interruption import Interrupted
 from .progress import Progress
 from .schedule import learning_rate
 from .session import Session
@@ -36,13 +36,23 @@ class Tally:
     labels: list[str] = field(default_factory=list)  # of what happened since the last step
 
 
-def run_loop(
-    session: Session, rule: StopRule, sink: Sink, progress: Progress, interruption: Interruption
-) -> str:
+def run_loop(session: Session, rule: StopRule, sink: Sink, progress: Progress) -> str:
     """Train until a stop condition is met; returns which. Weights kept: best, last, periodic."""
-    timeline, recipe = session.timeline, session.recipe
+    progress.note("warming up: every shape once, the largest first")
     tally = Tally(seen_shapes=warm_up(session))
     session.compiles.poll()
+    try:
+        reason = _run_steps(session, rule, sink, progress, tally)
+    except Interrupted as interrupted:
+        if interrupted.safe and tally.step:
+            keep(session, LAST, step=tally.step)
+        raise
+    keep(session, LAST, step=tally.step)
+    return reason
+
+
+def _run_steps(session: Session, rule: StopRule, sink: Sink, progress: Progress, tally: Tally) -> str:
+    timeline, recipe = session.timeline, session.recipe
     _evaluate(session, tally, sink, progress)
     batches = planned_steps(session)
     while True:
@@ -54,7 +64,7 @@ def run_loop(
         step = _record(session, tally, batch, result, lr, wait=wait, span=span)
         sink.step(step)
         progress.step(step, wall_s=timeline.now(), limit_s=rule.wall_s, training_s=tally.training_s)
-        _stop_if_interrupted(session, tally, interruption)
+        _stop_if_interrupted(session)
         reason = _reason_to_end(session, rule, tally)
         if reason or _due(tally.step, recipe.evaluate.every):
             _evaluate(session, tally, sink, progress)
@@ -62,7 +72,6 @@ def run_loop(
             keep_periodic(session, tally.step)
             tally.labels.append("after_checkpoint")
         if reason:
-            keep(session, LAST, step=tally.step)
             return reason
 
 
@@ -121,11 +130,11 @@ def _record(
     )
 
 
-def _stop_if_interrupted(session: Session, tally: Tally, interruption: Interruption) -> None:
-    """Keep the weights and raise Interrupted, on every rank, when the leading one was asked to end."""
-    if session.world.agree(interruption.requested is not None):
-        keep(session, LAST, step=tally.step)
-        raise Interrupted(interruption.requested or "the leading rank was interrupted")
+def _stop_if_interrupted(session: Session) -> None:
+    """Raise Interrupted, on every rank, when the leading one was asked to end."""
+    requested = session.interruption.requested
+    if session.world.agree(requested is not None):
+        raise Interrupted(requested or "the leading rank was interrupted", safe=True)
 
 
 def _reason_to_end(session: Session, rule: StopRule, tally: Tally) -> str | None:

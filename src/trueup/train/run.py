@@ -78,9 +78,11 @@ def execute(
             with sampler:
                 header = _with_environment(header, loaded.recipe, device, world, timeline)
                 tee.header(header)
-                session, header = _open(loaded.recipe, header, world, device, timeline, places, stream)
+                session, header = _open(
+                    loaded.recipe, header, world, device, timeline, places, stream, interruption
+                )
                 tee.header(header)
-                reason = _train(session, tee, stream, interruption)
+                reason = _train(session, tee, stream)
                 device.synchronize()  # may raise what the device did not say before
                 interruption.concluding = True
         except (Exception, Interrupted) as error:
@@ -123,6 +125,7 @@ def _open(
     timeline: Timeline,
     places: Places,
     stream: TextIO | None,
+    interruption: Interruption,
 ) -> tuple[Session, RunHeader]:
     session = open_session(
         recipe,
@@ -132,6 +135,7 @@ def _open(
         price=header.price,
         places=places,
         say=_speaker(stream),
+        interruption=interruption,
     )
     return session, header.model_copy(
         update={
@@ -150,18 +154,18 @@ def _speaker(stream: TextIO | None) -> Callable[[str], None]:
     return say
 
 
-def _train(session: Session, sink: Sink, stream: TextIO | None, interruption: Interruption) -> str:
+def _train(session: Session, sink: Sink, stream: TextIO | None) -> str:
     with session.timeline.span(SpanName.PREPARE):
         rule = stop_rule(session.recipe, session.price, lambda epoch: len(session.epoch(epoch)))
     progress = Progress(stream if session.world.leads else None, rule.total_steps, session.price)
     for key, choice in session.choices.items():
         progress.note(f"{key}: {choice.value} ({choice.reason})")
-    interruption.polite = True
+    session.interruption.polite = True
     try:
-        return run_loop(session, rule, sink, progress, interruption)
+        return run_loop(session, rule, sink, progress)
     finally:
         progress.close()
-        interruption.polite = False
+        session.interruption.polite = False
 
 
 def _conclude(

@@ -24,6 +24,7 @@ from trueup.recipe import Recipe
 from trueup.schema import InputError, Price, SpanName
 from trueup.telemetry import CompileLog, Timeline
 
+from .interruption import Interruption
 from .world import World, join_world
 
 if TYPE_CHECKING:
@@ -75,8 +76,15 @@ class Session:
     evaluation: Plan
     strategy: Strategy
     compiles: CompileLog
+    interruption: Interruption
     weights: Path
     choices: dict[str, Choice] = field(default_factory=dict)
+
+    def stop_if_asked(self) -> None:
+        """Raise Interrupted between two pieces of work. With several ranks only the loop asks, for all at
+        once: a rank that left alone would leave the others waiting for it."""
+        if self.world.size == 1:
+            self.interruption.check()
 
     def epoch(self, epoch: int) -> list[tuple[PlannedBatch, ...]]:
         """The optimizer steps of one epoch: a pure function of (seed, epoch), the same on every rank."""
@@ -110,6 +118,7 @@ def open_session(
     price: Price | None,
     places: Places,
     say: Callable[[str], None],
+    interruption: Interruption,
 ) -> Session:
     """Prepare the data, load the model, measure this machine's ceiling: all before the first step."""
     compiles = CompileLog(timeline)
@@ -165,6 +174,7 @@ def open_session(
         evaluation=_evaluation_plan(recipe, validation, strategy),
         strategy=strategy,
         compiles=compiles,
+        interruption=interruption,
         weights=places.weights,
         choices={
             "device": Choice(device.kind, f"{recipe.platform.device} in the recipe; {device.name}"),

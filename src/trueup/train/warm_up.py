@@ -34,6 +34,7 @@ def warm_up(session: Session) -> set[tuple[int, int]]:
         moments = [] if session.optimizer.state else _moments(session)
         shapes = sorted(shapes_of(session), key=lambda shape: -shape[0] * shape[1])
         for shape in shapes[:1] * (REPEATS_OF_LARGEST - 1) + shapes:
+            session.stop_if_asked()
             batch = to_device(session, _dense(shape, session.model.dims.vocab))
             loss = batch_loss(session.model, batch, session.precision)
             loss.backward()  # type: ignore[no-untyped-call]

@@ -21,6 +21,14 @@ def keep(session: Session, name: str, *, step: int, loss: float | None = None) -
         return
     from trueup.model.export import save_weights
 
+    run_folder = session.weights.parent
+    if (
+        not run_folder.is_dir()
+    ):  # somebody removed it; making it anew would hide that from the record's keeper
+        session.timeline.event(
+            "checkpoint_failed", f"{run_folder} is gone; the weights of step {step} are not kept"
+        )
+        return
     about: dict[str, Any] = {"step": step, "eval_loss": loss}
     with session.timeline.span(SpanName.CHECKPOINT):
         try:
