@@ -79,8 +79,8 @@ def test_exports_that_cannot_be(main: Main, finished: Path, tmp_path: Path) -> N
         refused(main("export", "last", kind, full), 2, str(full), "not an empty folder", "name a new folder")
         refused(main("export", "last", kind, full / "mine.txt"), 2, "not an empty folder")
     assert (full / "mine.txt").read_text() == "precious"
-    refused(main("export", "last"), 2, "--adapter DIR or --merged DIR")
-    refused(main("export", "last", "--adapter", "a", "--merged", "b"), 2, "--adapter DIR or --merged DIR")
+    refused(main("export", "last"), 2, "one of --adapter DIR, --merged DIR")
+    refused(main("export", "last", "--adapter", "a", "--merged", "b"), 2, "one of --adapter DIR, --merged DIR")
     shutil.rmtree(only_run(finished) / "weights")
     refused(main("export", "last", "--adapter", tmp_path / "new"), 2, "keeps no weights here")
     assert files_of(full) == {"mine.txt"}

@@ -11,7 +11,7 @@ import typer
 
 from trueup.home import Home, find_home
 
-from .output import JSON_OPTION, print_json, print_rich, say, stdout_reserved
+from .output import JSON_OPTION, print_json, say, stdout_reserved
 from .recipe import RECIPE_ARGUMENT, SET_OPTION
 
 if TYPE_CHECKING:
@@ -87,7 +87,6 @@ def _run(loaded: LoadedRecipe, home: Home, name: str | None) -> tuple[Outcome, b
 
 def _tell(outcome: Outcome, as_json: bool) -> None:
     """Say how it ended, from memory: neither a full disk nor a locked database may spoil the answer."""
-    from trueup.report.terminal import bill_text
     from trueup.schema import InputError, StorageError
 
     header, record = outcome.header, outcome.record
@@ -106,10 +105,8 @@ def _tell(outcome: Outcome, as_json: bool) -> None:
         from .runs import run_document
 
         print_json(run_document(record))
-    elif header.price is not None:
-        from trueup.analysis.bill import make_bill
-
-        print_rich(bill_text(make_bill(record), record))
+    elif (cost := record.measurements.get("usd_per_million_useful_tokens")) and cost.value is not None:
+        print(f"${cost.value:.4g} per million useful tokens, all in; `trueup bill {header.id}` says for what")
 
 
 def _new_id(home: Home) -> str:
@@ -127,7 +124,11 @@ def _new_name(asked: str | None, default: str) -> str:
         from .records import open_store
 
         with open_store() as store:
-            taken = {summary.name: summary.id for summary in store.runs()}
+            runs = store.runs()
+        # a run that ended before its first step, by a mistake in the recipe say, does not keep its name
+        taken = {
+            run.name: run.id for run in runs if run.useful_tokens or run.state in ("running", "finished")
+        }
     except StorageError as error:  # a run is worth more than its place in the database
         say(f"note: {error} This run is recorded in its folder and taken in later.")
     for name in filter(None, (asked, default)):

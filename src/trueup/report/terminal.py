@@ -55,6 +55,7 @@ def bill_text(bill: BillView, record: RunRecord | None = None) -> RenderableType
     """
     parts: list[RenderableType] = [
         _bill_title(bill, record),
+        *_why_it_ended(record),
         _bill_price(bill),
         Text(),
         _bill_lines(bill),
@@ -67,14 +68,24 @@ def bill_text(bill: BillView, record: RunRecord | None = None) -> RenderableType
     return Group(*parts)
 
 
+def _why_it_ended(record: RunRecord | None) -> list[Text]:
+    """The reason, where a run did not finish: without it its bill is a riddle."""
+    if record is None or record.header.state == "finished" or not record.header.reason:
+        return []
+    return [Text(clean(record.header.reason), style=_STATE_STYLES.get(record.header.state, ""))]
+
+
 def runs_table(summaries: Iterable[SummaryView]) -> RenderableType:
     """The list of runs, in the order given."""
     rows = list(summaries)
     if not rows:
         return Text("no runs yet: trueup train RECIPE makes one")
     table = _table(
-        "run", "name", "state", "started", "took", "model", "device", "useful tokens", "$ per million"
+        "run", "name", "state", "started, UTC", "took", "model", "device", "useful tokens", "$ per million"
     )
+    for column in (0, 2, 3, 4):
+        table.columns[column].no_wrap = True
+    table.columns[0].min_width = 8
     for column in (4, 7, 8):
         table.columns[column].justify = "right"
     for row in rows:
@@ -83,7 +94,7 @@ def runs_table(summaries: Iterable[SummaryView]) -> RenderableType:
             Text(clean(row.id), style="bold"),
             Text(clean(row.name)),
             _state(row.state),
-            Text(date(row.started_at)),
+            Text(date(row.started_at).removesuffix(" UTC")),
             Text(duration(row.wall_s) if row.wall_s is not None else "–"),
             Text(clean(row.model or "–")),
             Text(clean(row.device or "–")),
@@ -263,6 +274,7 @@ def _spans(record: RunRecord) -> Table:
 
 def _evaluations(record: RunRecord) -> Table:
     table = _table("step", "split", "loss", "perplexity", "tokens", "took", "")
+    best = min((one.loss for one in record.evaluations), default=None)
     for found in record.evaluations:
         table.add_row(
             Text(f"{found.step:,}"),
@@ -271,7 +283,7 @@ def _evaluations(record: RunRecord) -> Table:
             Text(number(found.perplexity)),
             Text(f"{found.tokens:,}"),
             Text(duration(found.seconds)),
-            Text("best" if found.best else "", style="green"),
+            Text("best" if found.loss == best else "", style="green"),
         )
     return table
 

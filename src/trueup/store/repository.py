@@ -200,11 +200,13 @@ class Store:
         return sorted(runs, key=lambda run: _age(run.started_at, run.id), reverse=True)
 
     def resolve(self, ref: str) -> str:
-        """The id of the run meant by an id, `last`, a name, or a unique prefix of an id. InputError if there
-        is none, or more than one."""
+        """The id of the run meant by an id, `last`, a name, or a unique prefix of an id. A name that several
+        runs have means the one of them that trained, where only one did. InputError if there is none, or more
+        than one."""
         r = tables.runs.c
         with explained(self.home), self._engine.connect() as connection:
             rows = connection.execute(select(r.id, r.name, r.started_at)).all()
+            trained = set(connection.execute(select(tables.steps.c.run_id).distinct()).scalars())
         rows = sorted(rows, key=lambda row: _age(row.started_at, row.id), reverse=True)
         if any(row.id == ref for row in rows):
             return ref
@@ -213,6 +215,8 @@ class Store:
         if ref == "last":
             return str(rows[0].id)
         named = [row for row in rows if row.name == ref]
+        if sum(row.id in trained for row in named) == 1:
+            named = [row for row in named if row.id in trained]
         found = named or [row for row in rows if ref and row.id.startswith(ref)]
         if len(found) == 1:
             return str(found[0].id)
