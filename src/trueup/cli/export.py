@@ -56,6 +56,8 @@ def export(
         return
     say(f"wrote {document['path']}: {document['kind']} of run {document['run']}, {document['weights']}")
     say(f"{checked}; its card is {document['card']}")
+    if form == "adapter":
+        say(f"its base model is the folder {document['base']}")
 
 
 def _export(
@@ -76,8 +78,8 @@ def _export(
     weights = kept(home.runs / run_id / "weights")
     if weights is None:
         raise InputError(
-            f"run {run_id} keeps no weights here ({record.header.state}); a run imported from another "
-            "machine brings its record, not its model"
+            f"run {run_id} keeps no weights here ({record.header.state}): they are kept from the first step "
+            "on, and stay on the machine that trained them"
         )
     recipe = Recipe.model_validate(record.header.recipe)
     resolved = resolve_model(recipe.model.path, home.path, say=say)
@@ -92,6 +94,7 @@ def _export(
         "type": kind if form == "gguf" else "f32",
         "weights": which,
         "step": step,
+        "base": str(resolved.folder),
         "card": str(done.card),
         "check": done.check.document() if done.check else None,
     }

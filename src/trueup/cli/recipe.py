@@ -59,4 +59,6 @@ def _value_of(values: object, dotted: str) -> str:
     for part in dotted.split("."):
         assert isinstance(values, dict)
         values = values[part]
-    return "none" if values is None else str(values)
+    import yaml
+
+    return yaml.safe_dump(values, default_flow_style=True, width=4096).removesuffix("\n...\n").strip()
