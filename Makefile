@@ -27,6 +27,7 @@ demo: $(STAMP)
 	$(DEMO) train recipes/demo.yaml
 	$(DEMO) bill last
 	$(DEMO) report last -o $(DEMO_REPORT)
+	@echo "open $(DEMO_REPORT); the demo's runs: TRUEUP_HOME=$(DEMO_HOME) $(BIN)/trueup runs list"
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow"
