@@ -24,7 +24,7 @@ ALLOWED = {
     "store": {"schema", "files"},
     "telemetry": {"schema", "files", "catalog", "device"},
     "model": {"schema", "files", "recipe", "catalog", "device"},
-    "data": {"schema", "files", "recipe", "catalog"},
+    "data": {"schema", "files", "recipe", "catalog", "device"},
     "train": {"schema", "recipe", "catalog", "device", "analysis", "telemetry", "model", "data"},
     "report": {"schema", "files", "catalog", "analysis"},
     "home": {"schema", "files"},

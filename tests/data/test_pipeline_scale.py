@@ -12,8 +12,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from pipeline_samples import TOKENIZER, prepared, row, write
 
@@ -22,6 +24,7 @@ from trueup.data.arrow_folder import EXAMPLES_FILE, INDEX_FILE, MANIFEST_FILE
 from trueup.data.check import SAMPLE_RECORDS
 from trueup.data.records import Record
 from trueup.data.shards import Shard, read_shard, shard_path
+from trueup.device.host import CgroupLimits
 from trueup.recipe.models import DataSection
 from trueup.schema import InputError, StorageError, TrueupError
 
@@ -312,11 +315,15 @@ def test_a_tokenizer_that_cannot_be_sent_is_used_here(
     assert made == [50, 10]
 
 
-def test_workers_are_as_many_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    import resource
-
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (3 * workers.WORKER_BYTES, 0))
-    assert workers.default_workers() <= 3
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1, 1))
-    assert workers.default_workers() == 1
+@pytest.mark.parametrize(
+    ("cpus", "gigabytes", "count"),
+    [(None, None, 64), (2.5, None, 3), (None, 2, 3), (None, 1, 1), (None, 0.3, 1), (1, 2, 1)],
+)
+def test_workers_are_as_many_as_processors_and_memory_allow(
+    monkeypatch: pytest.MonkeyPatch, cpus: float | None, gigabytes: float | None, count: int
+) -> None:
+    memory = None if gigabytes is None else int(gigabytes * 2**30)
+    monkeypatch.setattr(workers, "allowed_cpus", lambda: frozenset(range(64)))
+    monkeypatch.setattr(workers, "cgroup_limits", lambda: CgroupLimits(cpus, memory))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**40))
+    assert workers.default_workers() == count

@@ -8,6 +8,7 @@ does not depend on how many they are."""
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import subprocess
@@ -22,6 +23,7 @@ from typing import Any, Protocol
 
 import psutil
 
+from trueup.device.host import allowed_cpus, cgroup_limits
 from trueup.recipe.models import DataSection
 from trueup.schema import TrueupError
 
@@ -81,16 +83,19 @@ def make_shards(
 
 
 def default_workers() -> int:
-    """One for each processor this process may run on, as far as memory goes; at least one."""
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    memory = psutil.virtual_memory().available
+    """One for each processor this process may use, as far as the memory it may use goes; at least one."""
+    limits = cgroup_limits()
+    processors = len(allowed_cpus())
+    if limits.cpus is not None:
+        processors = min(processors, math.ceil(limits.cpus))
+    memory = [psutil.virtual_memory().available, limits.memory_bytes]
     with contextlib.suppress(ImportError):
         import resource
 
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if limit != resource.RLIM_INFINITY:
-            memory = min(memory, limit)
-    return max(1, min(processors, memory // WORKER_BYTES))
+        memory.append(None if limit == resource.RLIM_INFINITY else limit)
+    room = min(size for size in memory if size is not None)
+    return max(1, min(processors, room // WORKER_BYTES - 1))  # one share is this process's own
 
 
 @contextlib.contextmanager
