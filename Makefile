@@ -45,6 +45,7 @@ type: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python bench/throughput.py
 	$(BIN)/python bench/telemetry_overhead.py
+	$(BIN)/python bench/prepare.py
 
 docs: $(STAMP)
 	$(BIN)/python docs/generate.py
