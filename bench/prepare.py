@@ -37,9 +37,8 @@ def write_records(path: Path, count: int) -> None:
 
 
 def main() -> None:
-    from trueup.cli.home import find_home
-
     from trueup.data import prepare
+    from trueup.home import find_home
     from trueup.model.builtin import resolve_model
     from trueup.model.load import load_tokenizer
     from trueup.recipe.models import DataSection

@@ -270,7 +270,8 @@ for source in sys.argv[1:]:
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    """A file of 100 MB more takes less than a fifth of that more."""
+    """Of a file of 100 MB more neither its text nor its tokens (some 500 MB as lists) stay. What is left for
+    the bound is the allocator's slack, which grows at first and then no more."""
     sources = []
     for count in (2000, 12_000):  # the first one also loads what is loaded once
         path = tmp_path / f"{count}.jsonl"
@@ -283,7 +284,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         [sys.executable, "-c", program, *sources], capture_output=True, text=True, check=True
     )
     small, large = map(int, done.stdout.split())
-    assert large - small < 20e6, f"{(large - small) / 1e6} MB more"
+    assert large - small < 60e6, f"{(large - small) / 1e6} MB more"
 
 
 @pytest.mark.parametrize("count", [1, 2])
