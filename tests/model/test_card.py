@@ -69,7 +69,7 @@ def front_matter(card: str) -> dict[str, Any]:
     return front
 
 
-CHECK = LogitCheck(2.1e-7, 1e-3, 128, "peft")
+CHECK = LogitCheck(2.1e-7, 1e-8, "max_abs_difference", 1e-3, 128, "peft")
 
 
 @pytest.mark.parametrize("kind", LIBRARIES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from trueup.model.gguf_tokenizer import PROBES, check_same_tokens, read_tokenize
 from trueup.model.load import LoadedModel, load_model, load_tokenizer
 from trueup.model.run_export import RunWeights, export_gguf_from_run
 from trueup.model.tiny import SPECIALS
+from trueup.model.verify import LogitCheck
 from trueup.recipe.models import TuneSection
 from trueup.schema import InputError, MissingExtraError, StorageError, TrueupError
 
@@ -71,7 +73,8 @@ def test_a_file_has_the_runs_own_logits(run: RunWeights, tmp_path: Path, kind: A
     done = export_gguf_from_run(run, out, card, kind=kind, name="a run")
     assert done.check is not None
     assert done.check.max_abs_difference < at_most
-    assert done.check.tolerance <= 1e-3 or kind != "f32"
+    assert done.check.passed
+    assert (done.check.compared == "max_abs_difference") == (kind == "f32")
     assert done.card == tmp_path / "out.README.md"
     assert done.card.read_text() == f"a card: {done.check}"
     assert left_in(tmp_path) == {"out.gguf", "out.README.md"}
@@ -145,6 +148,12 @@ def test_a_wrong_layout_is_found_and_removed(
         export_gguf_from_run(run, tmp_path / "out.gguf", card, kind=kind, name="x")
     assert caught.value.exit_code == 1
     assert left_in(tmp_path) == set()
+
+
+def test_a_difference_that_is_not_a_number_does_not_pass() -> None:
+    for compared in ("max_abs_difference", "rms_difference"):
+        check = LogitCheck(math.nan, math.nan, compared, 1e-3, 128, "a reader")
+        assert not check.passed
 
 
 def test_permuting_interleaves_the_halves_of_each_head() -> None:
@@ -429,4 +438,4 @@ def test_the_real_model_comes_back(tmp_path: Path, kind: Any) -> None:
     run = RunWeights(tmp_path / "best", resolved, LORA)
     done = export_gguf_from_run(run, tmp_path / "out.gguf", card, kind=kind, name="x")
     assert done.check is not None
-    assert done.check.max_abs_difference < {"f32": 1e-3, "f16": 0.2, "q8_0": 2.5}[kind]
+    assert done.check.max_abs_difference < {"f32": 1e-3, "f16": 1.0, "q8_0": 8.0}[kind]
