@@ -23,6 +23,7 @@ from .check import checked
 from .clusters import Duplicates, find_duplicates
 from .gathered import Gathered
 from .records import Tally
+from .shard_work import masked_by
 from .shards import ShardTally
 from .sources import Source
 from .splits import SPLITS, TRAIN, assign, uniform
@@ -43,7 +44,7 @@ def build(
     workers: int | None = None,
 ) -> dict[str, Any]:
     """Prepare into `target` by way of `work`, going on from shards that are there; returns the manifest."""
-    tally = Tally()
+    tally = Tally(masked=masked_by(section))
     records = checked(template, itertools.islice(source.records(tally), section.limit))
     count = make_shards(records, work, section, template.tokenizer, workers)
     gathered = Gathered(work, count, tally)

@@ -150,7 +150,7 @@ def _inputs(
     section: DataSection, source: Source, template: ChatTemplate, vocab_size: int | None
 ) -> dict[str, Any]:
     """Everything the result depends on. The source counts by content, not by its name."""
-    return {
+    inputs = {
         "format": FORMAT,
         "source": source.digest,
         "tokenizer": tokenizer_digest(template.tokenizer),
@@ -158,3 +158,8 @@ def _inputs(
         "settings": section.model_dump(mode="json", exclude={"source"}),
         "vocab_size": vocab_size,
     }
+    if section.redact.kinds:
+        from . import redact
+
+        inputs["redaction"] = redact.rules_digest()
+    return inputs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 ROLES = ("system", "user", "assistant")
@@ -57,6 +58,7 @@ class Tally:
     dropped: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
     first: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+    masked: Callable[[str], str] = field(default=str, repr=False)  # what a message goes through to be shown
 
     def drop(self, reason: str, origin: str, message: str) -> None:
         self.dropped[reason] += 1
@@ -69,7 +71,7 @@ class Tally:
     def _show(self, reason: str, origin: str, message: str) -> None:
         shown = self.first.setdefault(reason, [])
         if len(shown) < FIRST_SHOWN:
-            shown.append({"where": origin, "what": message})
+            shown.append({"where": origin, "what": self.masked(message)})
 
     def summary(self) -> str:
         """'3 empty_answer, 1 too_long', most frequent first."""

@@ -174,9 +174,8 @@ def _inspect(file: DataFile, section: DataSection) -> Detection:
         for number, row in itertools.islice(rows(file, _row_keys(section)), DETECT_ROWS)
     ]
     if not head:
-        raise NoRecordsError(
-            f"{file.path} holds no records; expected one JSON record per line, or a JSON list of records"
-        )
+        expected = "one JSON record per line, or a JSON list of records" if "json" in file.kind else "rows"
+        raise NoRecordsError(f"{file.path} holds no records; expected {expected}")
     objects = [row for _, row in head if not isinstance(row, BadRow)]
     if not objects:
         number, bad = head[0]

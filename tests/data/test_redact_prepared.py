@@ -1,0 +1,79 @@
+"""Redaction in `prepare`: the tokens, the counts, what is kept of rows that were left out, and the cache."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redact_examples import card
+from small_tokenizers import byte_tokenizer
+
+from trueup.data import prepare
+from trueup.recipe.models import DataSection
+
+PERSON = "jane.doe@corp-mail.com"
+ROWS = [
+    {"instruction": "Who?", "response": f"Write to {PERSON} or 13812345678."},
+    {"instruction": "Version?", "response": "1.2.3.4 since 2024-01-15"},
+    {"instruction": "Card?", "response": f"It is {card('411111111111111')}"},
+    {"instruction": f"no answer for {PERSON}", "response": ""},
+    {"instruction": "wrong type", "response": [PERSON]},
+    {"instruction": "long " + "x " * 100, "response": ["y " * 70 + PERSON]},
+]
+
+
+def prepared(folder: Path, **redact: Any) -> tuple[Any, str]:
+    source = folder / "rows.jsonl"
+    cut = f'{{"instruction": "cut", "response": "{PERSON}'
+    source.write_text("\n".join([*map(json.dumps, ROWS), cut]), encoding="utf-8")
+    section = DataSection.model_validate(
+        {"source": str(source), "max_length": 400, "redact": redact, "split": {"validation": 0, "test": 0}}
+    )
+    data = prepare(section, byte_tokenizer(), folder / "home")
+    return data, (data.folder / "manifest.json").read_text(encoding="utf-8")
+
+
+def said(data: Any) -> list[str]:
+    table = data.split("train")
+    tokenizer = byte_tokenizer()
+    return sorted(tokenizer.decode(table.example(n)[0].tolist()) for n in range(len(table)))
+
+
+def test_no_token_and_no_message_holds_what_was_redacted(tmp_path: Path) -> None:
+    data, manifest = prepared(tmp_path, kinds=["email", "phone", "payment_card"])
+    everything = "".join(said(data))
+    assert "Write to [EMAIL] or [PHONE]." in everything
+    assert "1.2.3.4 since 2024-01-15" in everything
+    assert "It is [PAYMENT_CARD]" in everything
+    report = data.report()
+    assert report["redacted"] == {"email": 1, "payment_card": 1, "phone": 1}
+    assert report["changed"]["personal_data_replaced"] == 2
+    assert set(report["dropped"]) == {"empty_answer", "unreadable_line", "wrong_type"}
+    kept = b"".join(path.read_bytes() for path in data.folder.iterdir())
+    for text in (manifest.encode(), kept, "".join(map(str, data.messages)).encode()):
+        assert b"jane.doe" not in text
+        assert b"13812345678" not in text
+    assert "no answer for" not in manifest or "after: no answer for [EMAIL]" in manifest
+
+
+def test_without_kinds_nothing_is_changed(tmp_path: Path) -> None:
+    data, _ = prepared(tmp_path)
+    assert data.report()["redacted"] == {}
+    assert PERSON in "".join(said(data))
+
+
+def test_drop_leaves_the_record_out_and_counts_it(tmp_path: Path) -> None:
+    data, manifest = prepared(tmp_path, kinds=["email"], action="drop")
+    assert data.report()["dropped"]["personal_data"] == 1
+    assert data.report()["redacted"] == {"email": 1}
+    assert "Write to" not in "".join(said(data))
+    assert "jane.doe" not in manifest
+
+
+def test_other_rules_are_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = prepared(tmp_path, kinds=["email"])
+    assert prepared(tmp_path, kinds=["email"])[0].cache_hit
+    monkeypatch.setattr("trueup.data.redact.rules_digest", lambda: "other rules")
+    assert prepared(tmp_path, kinds=["email"])[0].digest != first.digest
