@@ -31,14 +31,18 @@ def write_binary(path: Path) -> None:
     [
         ("absent.jsonl", lambda path: None, "no such file"),
         ("dangling.jsonl", lambda path: path.symlink_to("nowhere"), "no such file"),
-        ("folder.jsonl", lambda path: path.mkdir(), "is a folder"),
+        ("folder.jsonl", lambda path: path.mkdir(), "holds no data files"),
         ("pipe.jsonl", lambda path: os.mkfifo(path), "is a pipe"),
         ("binary.jsonl", write_binary, "not UTF-8"),
         ("empty.jsonl", lambda path: path.touch(), "is empty; expected one JSON record per line"),
         ("blank.jsonl", lambda path: path.write_text("\n \n"), "holds no records"),
-        ("table.csv", lambda path: path.write_text("a,b\n"), ".jsonl file"),
+        ("table.csv", lambda path: path.write_text("a,b\n"), "holds no records"),
         ("n" * 300 + ".jsonl", lambda path: None, "cannot be read: File name too long"),
-        ("unknown.jsonl", lambda path: path.write_text('{"q": "?", "a": "!"}\n'), "Rename the fields"),
+        (
+            "unknown.jsonl",
+            lambda path: path.write_text('{"q": "?", "a": "!"}\n'),
+            "Map other names with data.columns",
+        ),
     ],
 )
 def test_data_that_cannot_be_read(
@@ -126,7 +130,7 @@ def test_data_that_changed_since_it_was_prepared_is_prepared_again(
     ("make", "why"),
     [
         (lambda path: None, "no such recipe file"),
-        (lambda path: path.mkdir(), "is a folder"),
+        (lambda path: path.mkdir(), "holds no data files"),
         (write_binary, "not UTF-8"),
         (lambda path: path.touch(), "is empty"),
         (lambda path: path.symlink_to("/dev/zero"), "this is not a recipe"),

@@ -80,7 +80,7 @@ def test_exports_that_cannot_be(main: Main, finished: Path, tmp_path: Path) -> N
         refused(main("export", "last", kind, full / "mine.txt"), 2, "not an empty folder")
     assert (full / "mine.txt").read_text() == "precious"
     refused(main("export", "last"), 2, "one of --adapter DIR, --merged DIR")
-    refused(main("export", "last", "--adapter", "a", "--merged", "b"), 2, "one of --adapter DIR, --merged DIR")
+    refused(main("export", "last", "--adapter", "a", "--merged", "b"), 2, "give one of --adapter DIR")
     shutil.rmtree(only_run(finished) / "weights")
     refused(main("export", "last", "--adapter", tmp_path / "new"), 2, "keeps no weights here")
     assert files_of(full) == {"mine.txt"}
