@@ -170,20 +170,27 @@ def _line(part: Floats) -> tuple[float, float, float]:
 def _by_mser(logs: Floats) -> Plateau:
     """MSER-5: cut off as many leading batches of five as makes the standard error of the rest smallest.
 
-    At most half may be cut off; what is left must hold its level, else there was too little to find one in.
+    What is left must hold its level. Where it does not, more batches of the first quarter are cut off until it
+    does: a slow start that is small beside the noise is not worth cutting by its error alone, and a drift
+    does not end with the first quarter. At most half may be cut off, else there was too little to find a
+    level in.
     """
     n = len(logs)
     count = n // _BATCH
     skipped = n - count * _BATCH
     means = logs[skipped:].reshape(count, _BATCH).mean(axis=1)
-    scores = [float(means[cut:].var()) / (count - cut) for cut in range(count // 2 + 1)]
-    cut = int(np.argmin(scores))
-    start = skipped + cut * _BATCH if cut else 0
+    most = count // 2
+    scores = [float(means[cut:].var()) / (count - cut) for cut in range(most + 1)]
     method = "MSER-5 on log step times"
-    change = _trend(logs[start:]) or _level_change(logs[start:])
-    if change is not None:
-        return Plateau(NO_STEADY_STATE, None, None, method, change)
-    return Plateau(STEADY, start, n, method, f"level holds for {n - start} steps")
+    first_change: str | None = None
+    best = int(np.argmin(scores))
+    for cut in (best, *range(best + 1, count // 4 + 1)):
+        start = skipped + cut * _BATCH if cut else 0
+        change = _trend(logs[start:]) or _level_change(logs[start:])
+        if change is None:
+            return Plateau(STEADY, start, n, method, f"level holds for {n - start} steps")
+        first_change = first_change or change
+    return Plateau(NO_STEADY_STATE, None, None, method, first_change or "no level was found")
 
 
 def _trend(part: Floats) -> str | None:
