@@ -46,6 +46,8 @@ bench: $(STAMP)
 	$(BIN)/python bench/throughput.py
 	$(BIN)/python bench/telemetry_overhead.py
 	$(BIN)/python bench/prepare.py
+	$(BIN)/python bench/startup.py
+	$(BIN)/python bench/gsm8k.py
 
 docs: $(STAMP)
 	$(BIN)/python docs/generate.py

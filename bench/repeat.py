@@ -18,9 +18,12 @@ HOME = Path(os.environ.get("TRUEUP_HOME", ROOT / ".demo"))
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
 
 
-def train(name: str, *settings: str) -> dict[str, Any]:
-    """One run of the demo recipe with `settings`; returns its record, as `runs show --json` does."""
-    command = [sys.executable, "-m", "trueup", "train", str(ROOT / "recipes" / "demo.yaml"), "--json"]
+DEMO = ROOT / "recipes" / "demo.yaml"
+
+
+def train(name: str, *settings: str, recipe: Path = DEMO) -> dict[str, Any]:
+    """One run of a recipe with `settings`; returns its record, as `runs show --json` does."""
+    command = [sys.executable, "-m", "trueup", "train", str(recipe), "--json"]
     for setting in (f"name={name}", "train.stop.usd=null", *settings):
         command += ["--set", setting]
     done = subprocess.run(

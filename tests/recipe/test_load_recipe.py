@@ -102,7 +102,9 @@ def test_digest_ignores_the_name_only(tmp_path: Path) -> None:
     assert load_recipe(path).digest != load_recipe(path, ["train.seed=1"]).digest
 
 
-@pytest.mark.parametrize("path", sorted(Path("recipes").glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted([*Path("recipes").glob("*.yaml"), *Path("bench").glob("*.yaml")]), ids=lambda p: p.stem
+)
 def test_shipped_recipes_are_valid_and_match_the_schema(path: Path) -> None:
     loaded = load_recipe(path)
     assert loaded.recipe.name == path.stem
