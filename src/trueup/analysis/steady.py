@@ -170,8 +170,8 @@ def _line(part: Floats) -> tuple[float, float, float]:
 def _by_mser(logs: Floats) -> Plateau:
     """MSER-5: cut off as many leading batches of five as makes the standard error of the rest smallest.
 
-    What is left must hold its level. Where it does not, more batches of the first quarter are cut off until it
-    does: a slow start that is small beside the noise is not worth cutting by its error alone, and a drift
+    What is left must hold its level. Where it does not, more batches of the first quarter are cut off until
+    it does: a slow start that is small beside the noise is not worth cutting by its error alone, and a drift
     does not end with the first quarter. At most half may be cut off, else there was too little to find a
     level in.
     """
