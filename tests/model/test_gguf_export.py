@@ -22,7 +22,7 @@ from trueup.model.gguf_tokenizer import PROBES, check_same_tokens, read_tokenize
 from trueup.model.load import LoadedModel, load_model, load_tokenizer
 from trueup.model.run_export import RunWeights, export_gguf_from_run
 from trueup.model.tiny import SPECIALS
-from trueup.model.verify import LogitCheck
+from trueup.model.verify import LogitCheck, OwnLogits
 from trueup.recipe.models import TuneSection
 from trueup.schema import InputError, MissingExtraError, StorageError, TrueupError
 
@@ -439,3 +439,16 @@ def test_the_real_model_comes_back(tmp_path: Path, kind: Any) -> None:
     done = export_gguf_from_run(run, tmp_path / "out.gguf", card, kind=kind, name="x")
     assert done.check is not None
     assert done.check.max_abs_difference < {"f32": 1e-3, "f16": 1.0, "q8_0": 8.0}[kind]
+
+
+def test_one_logit_far_off_is_judged_by_all_of_them_in_fp32() -> None:
+    """Huge activations of a token move single logits by rounding alone; a wrong model moves them all."""
+    own = OwnLogits(
+        torch.zeros(1, 2, dtype=torch.int64),
+        torch.randn(1, 2, 1000, generator=torch.Generator().manual_seed(0)),
+    )
+    assert own.limit("f32", 9e-4) == ("max_abs_difference", 1e-3)
+    compared, limit = own.limit("f32", 2e-3)
+    assert compared == "rms_difference"
+    assert limit == pytest.approx(1e-4, rel=0.1)
+    assert own.limit("f16", 1e-5)[0] == "rms_difference"
