@@ -29,6 +29,7 @@ _SAME_SPREAD = 3.0  # likewise for the ratio of their variances
 _DRIFT_SHARE = 0.02  # total drift over the part, relative, that matters
 _DRIFT_T = 4.0  # and how many standard errors it must be; 4 because the error is itself estimated
 _CHANGE_T = 5.0  # standard errors for a change of level at the worst of many places
+_ROUNDING = 1e-16  # a variance of log times: a relative spread of 1e-8
 _BATCH = 5  # the 5 of MSER-5
 
 
@@ -180,7 +181,8 @@ def _by_mser(logs: Floats) -> Plateau:
     skipped = n - count * _BATCH
     means = logs[skipped:].reshape(count, _BATCH).mean(axis=1)
     most = count // 2
-    scores = [float(means[cut:].var()) / (count - cut) for cut in range(most + 1)]
+    # equal readings of a coarse clock: their variance is rounding, whose smallest value says nothing
+    scores = [max(float(means[cut:].var()) / (count - cut), _ROUNDING) for cut in range(most + 1)]
     method = "MSER-5 on log step times"
     first_change: str | None = None
     best = int(np.argmin(scores))
