@@ -72,6 +72,28 @@ def test_drop_leaves_the_record_out_and_counts_it(tmp_path: Path) -> None:
     assert "jane.doe" not in manifest
 
 
+@pytest.mark.parametrize("at", range(0, 130, 7))
+def test_no_piece_of_a_find_is_kept_of_a_row_that_cannot_be_read(tmp_path: Path, at: int) -> None:
+    """An excerpt begins or ends inside a find, or a JSON escape is in it."""
+    found = [card("411111111111111"), "-----BEGIN PRIVATE KEY-----\n" + "Qz7" * 100, PERSON]
+    rows = [ROWS[1]]
+    for value in found:
+        text = "x " * at + value + " x" * (at // 2)
+        rows += [{"instruction": text, "response": ""}, {"instruction": "?", "response": [text]}]
+    lines = [*map(json.dumps, rows), *(json.dumps(rows[n])[:-2] for n in (2, 4, 6))]
+    lines.append(lines[-1].replace("@", "\\u0040"))
+    source = tmp_path / "rows.jsonl"
+    source.write_text("\n".join(lines), encoding="utf-8")
+    section = DataSection.model_validate(
+        {"source": str(source), "redact": {"kinds": ["email", "payment_card", "secret"]}}
+    )
+    data = prepare(section, byte_tokenizer(), tmp_path / "home")
+    assert data.report()["dropped"] == {"empty_answer": 3, "unreadable_line": 4, "wrong_type": 3}
+    shown = json.dumps(data.report()["first"])
+    for piece in ("1111111", "1111 11", "Qz7", "corp-mail", "jane.doe"):
+        assert piece not in shown
+
+
 def test_other_rules_are_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = prepared(tmp_path, kinds=["email"])
     assert prepared(tmp_path, kinds=["email"])[0].cache_hit

@@ -27,18 +27,31 @@ from .vocabulary import Tokenizer
 if TYPE_CHECKING:
     from .redact import Redactor
 
+_LINE_PIECE = re.compile(r"(the line ends:|it begins:)")  # what containers.py says before it quotes a line
+_NOT_SHOWN = "(not shown, since personal data could be in it)"
 _SHOWN_BEFORE = 60  # characters before the first piece of personal data that was replaced
 
 
 def masked_by(section: DataSection) -> Callable[[str], str]:
     """What a message about a row that was never redacted goes through before it is kept: rows that cannot be
-    read hold personal data too. A word cut off at the end is left out, since half an address is not found."""
+    read hold personal data too. A piece of a row is not repeated, since half a card number or the end of a
+    key is not found in it; nor is a line that is not JSON, where escapes hide what it says."""
     if not section.redact.kinds:
         return str
     from .redact import Kind, Redactor
 
     redactor = Redactor(frozenset(Kind(kind) for kind in section.redact.kinds))
-    return lambda message: redactor.redact(re.sub(r"\S*…\Z", "…", message)).text
+    return lambda message: redactor.redact(_without_pieces(message)).text
+
+
+def _without_pieces(message: str) -> str:
+    line = _LINE_PIECE.search(message)
+    if line:
+        return f"{message[: line.end()]} {_NOT_SHOWN}"
+    if "…" not in message:
+        return message
+    said, colon, _ = message.partition(": ")
+    return f"{said}: {_NOT_SHOWN}" if colon and "…" not in said else _NOT_SHOWN
 
 
 class ShardMaker:
