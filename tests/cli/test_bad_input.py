@@ -130,7 +130,7 @@ def test_data_that_changed_since_it_was_prepared_is_prepared_again(
     ("make", "why"),
     [
         (lambda path: None, "no such recipe file"),
-        (lambda path: path.mkdir(), "holds no data files"),
+        (lambda path: path.mkdir(), "is a folder"),
         (write_binary, "not UTF-8"),
         (lambda path: path.touch(), "is empty"),
         (lambda path: path.symlink_to("/dev/zero"), "this is not a recipe"),
