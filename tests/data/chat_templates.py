@@ -196,6 +196,13 @@ BROKEN = {
         "the loss would be on the question",
         "<|im_start|>Is 1 < 2",
     ),
+    "question again with its answer": Broken(
+        CHATML.replace(
+            "m.content", "(messages[0].content + m.content if m.role == 'assistant' else m.content)"
+        ),
+        "the loss would be on the question",
+        "<|im_start|>assistant\\nIs 1 < 2",
+    ),
     "only the last exchange": Broken(
         "{% set said = messages if messages | length < 3 else messages[2:] %}"
         + CHATML.replace("in messages", "in said"),

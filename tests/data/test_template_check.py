@@ -172,6 +172,16 @@ def test_a_bos_the_template_leaves_out_is_said() -> None:
     assert "begins texts with '<s>' and the chat template does not" in note
 
 
+def test_an_answer_asked_for_with_another_header_is_said() -> None:
+    asks = CHATML.replace("assistant\n' }}{% endif %}", "assistant\n<think>\n' }}{% endif %}")
+    template = broken(asks)
+    assert asks != CHATML
+    (note,) = check_template(template, [RECORDS["question"]])
+    assert "begins an answer with '<|im_start|>assistant\\n' in a whole conversation" in note
+    assert "'<|im_start|>assistant\\n<think>\\n' where one is asked for" in note
+    assert check_template(broken(CHATML), [RECORDS["question"]]) == ()
+
+
 def test_a_tokenizer_that_loses_text_is_said() -> None:
     from tokenizers import normalizers
 

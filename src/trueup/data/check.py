@@ -73,6 +73,8 @@ _FAULTS = {
     "template_doubles_bos": "writes the BOS token twice in a row",
 }
 
+_MADE_UP = (_PLAIN, _SPACES, _SYSTEM, _TURNS)
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -120,7 +122,7 @@ def check_template(template: ChatTemplate, records: Sequence[Record]) -> tuple[s
     faults = [fault for fault in found if fault is not None and fault.reason in _FAULTS]
     if faults and len(faults) == len(sample):
         raise InputError(faults[0].message(template))
-    return (*notes, *_token_notes(template))
+    return (*notes, *_served_otherwise(template), *_token_notes(template))
 
 
 def find_fault(template: ChatTemplate, record: Record) -> Fault | None:
@@ -132,11 +134,27 @@ def find_fault(template: ChatTemplate, record: Record) -> Fault | None:
         if error.reason not in (*_FAULTS, "template_refused"):
             return None
         return Fault(error.reason, record, str(error), _around_fault(template, record))
+    repeated = _learned_question(template, record) if record in _MADE_UP else None
+    if repeated is not None:
+        return repeated
     bos = template.tokenizer.bos_token
     at = text.find(bos + bos, 1) if bos else -1  # at the very start it is repaired
     if at < 0:
         return None
     return Fault("template_doubles_bos", record, f"{bos + bos} stands in the text", _window(text, at))
+
+
+def _learned_question(template: ChatTemplate, record: Record) -> Fault | None:
+    """A template that writes a question a second time, where the answer is learned. Told by made-up records
+    only: real answers may well repeat their question."""
+    rendered = template.render(record)
+    for start, end in rendered.spans:
+        for turn in record.turns:
+            at = rendered.text.find(turn.content.strip(), start, end)
+            if turn.role != "assistant" and at >= 0:
+                detail = f"the {turn.role} message stands again where the answer is learned"
+                return Fault("loss_on_question", record, detail, _window(rendered.text, at))
+    return None
 
 
 def _system(template: ChatTemplate, sample: Sequence[Record]) -> Iterator[str]:
@@ -179,6 +197,24 @@ def _end_left_out(template: ChatTemplate) -> Fault | None:
     last = text[text.rfind(_TURNS.turns[-1].content[-1]) + 1 :]
     detail = f"earlier answers end with {ending!r}, the last one with {last!r}"
     return Fault("template_omits_end", _TURNS, detail, _window(text, len(text)))
+
+
+def _served_otherwise(template: ChatTemplate) -> Iterator[str]:
+    """The answer's header that a server writes, where the whole conversation has another."""
+    question = _PLAIN.messages()[:1]
+    try:
+        text = template.apply(_PLAIN.messages())
+        before = template.apply(question)
+        served = template.apply(question, generation_prompt=True)
+    except RowError:
+        return
+    if text.startswith(before) and served.startswith(before) and not text.startswith(served):
+        header = text[len(before) : text.find(_PLAIN.turns[-1].content, len(before))]
+        yield (
+            f"the chat template begins an answer with {header!r} in a whole conversation and with "
+            f"{served[len(before) :]!r} where one is asked for: examples have the first, a server sends the "
+            "second"
+        )
 
 
 def _token_notes(template: ChatTemplate) -> Iterator[str]:
