@@ -260,3 +260,10 @@ def iter_text(text: str) -> Any:
     from trueup.data.records import Record, Turn
 
     yield Record((Turn("text", text),), "a.txt:1")
+
+
+def test_a_refusal_of_the_folder_one_is_in_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=rf"data.source '{tmp_path.name}': picture.png cannot be read"):
+        open_source(DataSection(source="."))

@@ -104,7 +104,7 @@ def _folder(path: Path) -> Located:
         path = path / splits[0]
     if (path / _SAVED).is_file():
         return _saved(path)
-    return _collected(path.name, path, _members(path))
+    return _collected(path.name or path.resolve().name, path, _members(path))  # "." has no name
 
 
 def _saved(path: Path) -> Located:
