@@ -315,7 +315,7 @@ def test_an_interrupt_at_any_moment_of_starting_up_gives_no_traceback(
         python_itself = (
             "Remainder of file ignored" in err or "Fatal Python error" in err or "No module" in err
         )
-        # else Python had not got as far as to run any code of ours: it ends by the signal, or in its own words
+        # else Python had not got as far as to run any code of ours: it ends by the signal or in its words
         if process.returncode == 1 and not python_itself:
             assert err.splitlines()[-1].startswith("trueup: SIGINT received")
             assert "Traceback" not in err
