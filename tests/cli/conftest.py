@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,24 +84,3 @@ def built(finished_home: Path, home: Path) -> Path:
     """This test's home, with the built-in model in it and no run."""
     shutil.copytree(finished_home / "models", home / "models")
     return home
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mounts a small disk with the given options; skips where the tests may not mount."""
-    mounts: list[Path] = []
-
-    def mount(options: str) -> Path:
-        folder = tmp_path / f"disk{len(mounts)}"
-        folder.mkdir()
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True
-        )
-        if done.returncode != 0:
-            pytest.skip(f"mounting is not permitted here: {done.stderr.strip()}")
-        mounts.append(folder)
-        return folder
-
-    yield mount
-    for folder in mounts:
-        subprocess.run(["umount", "-l", str(folder)], check=True)

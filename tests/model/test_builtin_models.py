@@ -143,21 +143,21 @@ def test_a_missing_package_says_what_to_install(
     assert not (tmp_path / "models" / "smollm2-135m").exists()
 
 
-def test_a_full_disk_leaves_nothing_half_written(mounted: Callable[[str], Path]) -> None:
-    home = mounted("size=300k")
+def test_a_full_disk_leaves_nothing_half_written(disk: Callable[[str], Path]) -> None:
+    home = disk("size=300k")
     with pytest.raises(StorageError, match="tiny"):
         resolve_model("tiny", home)
     assert {path.name for path in (home / "models").iterdir()} == {".tiny.lock"}
 
 
-def test_a_read_only_home_says_so(mounted: Callable[[str], Path]) -> None:
-    home = mounted("ro")
+def test_a_read_only_home_says_so(disk: Callable[[str], Path]) -> None:
+    home = disk("ro")
     with pytest.raises(StorageError, match=r"[Rr]ead-only"):
         resolve_model("tiny", home)
 
 
-def test_a_built_model_is_used_from_a_read_only_home(mounted: Callable[[str], Path]) -> None:
-    home = mounted("size=2m")
+def test_a_built_model_is_used_from_a_read_only_home(disk: Callable[[str], Path]) -> None:
+    home = disk("size=2m")
     resolved = resolve_model("tiny", home)
     subprocess.run(["mount", "-o", "remount,ro", str(home)], check=True)
     assert resolve_model("tiny", home) == resolved

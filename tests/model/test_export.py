@@ -191,8 +191,8 @@ def test_an_empty_folder_may_be_named(tiny: ResolvedModel, tmp_path: Path) -> No
     assert (tmp_path / "adapter_config.json").is_file()
 
 
-def test_a_full_disk_leaves_no_half_export(tiny: ResolvedModel, mounted: Callable[[str], Path]) -> None:
-    disk = mounted("size=40k")
+def test_a_full_disk_leaves_no_half_export(tiny: ResolvedModel, disk: Callable[[str], Path]) -> None:
+    disk = disk("size=40k")
     loaded = load_model(tiny, TuneSection(rank=16))  # 57 kB of adapters
     with pytest.raises(StorageError, match="exporting the merged model failed"):
         save_merged(loaded, disk / "out", load_tokenizer(tiny))
@@ -244,8 +244,8 @@ def test_a_failed_save_keeps_the_older_weights(
     assert len(list(tmp_path.iterdir())) == 2  # nothing of the failed save is left
 
 
-def test_a_full_disk_keeps_the_older_weights(tiny: ResolvedModel, mounted: Callable[[str], Path]) -> None:
-    disk = mounted("size=64k")
+def test_a_full_disk_keeps_the_older_weights(tiny: ResolvedModel, disk: Callable[[str], Path]) -> None:
+    disk = disk("size=64k")
     loaded = load_model(tiny, LORA)
     save_weights(loaded, disk / "best", about={"step": 1})
     with pytest.raises(StorageError, match="saving the weights failed"):

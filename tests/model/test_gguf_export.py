@@ -396,8 +396,8 @@ def test_a_file_that_is_there_is_never_replaced(run: RunWeights, tmp_path: Path)
         (tmp_path / name).unlink()
 
 
-def test_a_full_disk_leaves_nothing(run: RunWeights, mounted: Callable[[str], Path]) -> None:
-    disk = mounted("size=300k")  # the file has 509 kB
+def test_a_full_disk_leaves_nothing(run: RunWeights, disk: Callable[[str], Path]) -> None:
+    disk = disk("size=300k")  # the file has 509 kB
     with pytest.raises(StorageError, match="exporting the GGUF file failed"):
         export_gguf_from_run(run, disk / "out.gguf", card, kind="f32", name="x")
     assert list(disk.iterdir()) == []
