@@ -34,7 +34,17 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 def fake_neuron(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch.neuron with the nested memory statistics that the vendor documents."""
     stats = {"allocated_bytes": {"current": 1024, "peak": 4096}}
-    neuron = types.SimpleNamespace(memory_stats=lambda: stats, reset_peak_memory_stats=lambda index: None)
+    compiled = {
+        "graph_id": 7,
+        "torch_neuronx_fx_passes_us": 1_000_000,
+        "torch_neuronx_lower_us": 2_000_000,
+        "torch_neuronx_compile_us": 30_000_000,
+    }
+    neuron = types.SimpleNamespace(
+        memory_stats=lambda: stats,
+        reset_peak_memory_stats=lambda index: None,
+        get_dynamo_metrics=lambda: [compiled],
+    )
     monkeypatch.setattr(torch, "neuron", neuron, raising=False)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 4)
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)

@@ -101,3 +101,18 @@ def test_threads_are_chosen_with_a_reason(device: Device) -> None:
     n, reason = device.choose_threads()
     assert n >= 1
     assert reason
+
+
+def test_how_it_compiles_is_told_with_a_reason(device: Device) -> None:
+    backend, reason = device.compile_backend()
+    assert backend is None or backend
+    assert reason
+    assert isinstance(device.static_shapes_only, bool)
+    assert backend or not device.static_shapes_only  # what takes only compiled shapes can compile
+
+
+def test_what_its_compiler_did_has_seconds(device: Device) -> None:
+    for record in device.compile_records():
+        assert record.graph
+        assert math.isfinite(record.seconds)
+        assert record.seconds >= 0

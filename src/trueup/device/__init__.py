@@ -3,9 +3,10 @@
 from .ceiling import MatmulCeiling, MemoryBandwidth, matmul_ceiling, memory_bandwidth
 from .cpu import CpuDevice
 from .open import open_device
-from .protocol import Device, DeviceKind, DeviceMemory, Sensor
+from .protocol import CompileRecord, Device, DeviceKind, DeviceMemory, Sensor
 
 __all__ = [
+    "CompileRecord",
     "CpuDevice",
     "Device",
     "DeviceKind",

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import psutil
 
 from . import host
-from .protocol import DeviceKind, DeviceMemory, Sensor
+from .compiler import inductor_for_cpu
+from .protocol import CompileRecord, DeviceKind, DeviceMemory, Sensor
 from .rapl import POWERCAP, Rapl
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class CpuDevice:
 
     kind: ClassVar[DeviceKind] = "cpu"
     collective_backend: ClassVar[str] = "gloo"
+    static_shapes_only: ClassVar[bool] = False
     index = 0
     count = 1
 
@@ -81,6 +83,12 @@ class CpuDevice:
         if have:
             return True, f"the CPU has {' and '.join(have)}"
         return False, "the CPU has neither AVX-512-BF16 nor AMX"
+
+    def compile_backend(self) -> tuple[str | None, str]:
+        return inductor_for_cpu()
+
+    def compile_records(self) -> list[CompileRecord]:
+        return []
 
     def memory(self) -> DeviceMemory | None:
         return None

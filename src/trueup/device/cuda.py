@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import host
+from .compiler import inductor_for_cuda
 from .nvml import Nvml
-from .protocol import DeviceKind, DeviceMemory, Sensor
+from .protocol import CompileRecord, DeviceKind, DeviceMemory, Sensor
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,7 @@ class CudaDevice:
 
     kind: ClassVar[DeviceKind] = "cuda"
     collective_backend: ClassVar[str] = "cpu:gloo,cuda:nccl"
+    static_shapes_only: ClassVar[bool] = False
 
     def __init__(self, *, index: int = 0, threads: int | None = None, nvml: Any | None = None) -> None:
         import torch
@@ -78,6 +80,12 @@ class CudaDevice:
         major, minor = self._properties.major, self._properties.minor
         verdict = "has" if major >= 8 else "is below 8.0, which has"
         return major >= 8, f"compute capability {major}.{minor} {verdict} bf16 tensor cores"
+
+    def compile_backend(self) -> tuple[str | None, str]:
+        return inductor_for_cuda((self._properties.major, self._properties.minor))
+
+    def compile_records(self) -> list[CompileRecord]:
+        return []
 
     def memory(self) -> DeviceMemory | None:
         stats: dict[str, int] = self._torch.cuda.memory_stats(self.index)

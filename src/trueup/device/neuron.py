@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import host
 from .neuron_monitor import NEURON_SYSFS, NeuronMonitor, find_power_file, parse_neuron_ls, parse_power
-from .protocol import DeviceKind, DeviceMemory, Sensor
+from .protocol import CompileRecord, DeviceKind, DeviceMemory, Sensor
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +26,8 @@ MONITOR_METHODS = {
     "ecc_corrected_count": "neuron-monitor: corrected ECC errors, all devices",
     "ecc_uncorrected_count": "neuron-monitor: uncorrected ECC errors, all devices",
 }
+# Microseconds of the three stages in a record of torch.neuron.get_dynamo_metrics()
+COMPILE_STAGES = ("torch_neuronx_fx_passes_us", "torch_neuronx_lower_us", "torch_neuronx_compile_us")
 NO_WATTS = "Neuron publishes no watts: only percent of an unpublished maximum, once a minute"
 
 
@@ -50,6 +53,7 @@ class NeuronDevice:
 
     kind: ClassVar[DeviceKind] = "neuron"
     collective_backend: ClassVar[str] = "cpu:gloo,neuron:neuron"
+    static_shapes_only: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -115,6 +119,13 @@ class NeuronDevice:
 
     def fast_bf16(self) -> tuple[bool, str]:
         return True, "bf16 is what NeuronCores multiply fastest"
+
+    def compile_backend(self) -> tuple[str | None, str]:
+        return "neuron", "TorchNeuron's own compiler"
+
+    def compile_records(self) -> list[CompileRecord]:
+        neuron: Any = getattr(self._torch, "neuron")  # noqa: B009 (torch has it only with torch-neuronx)
+        return [_compile_record(record) for record in neuron.get_dynamo_metrics()]
 
     def memory(self) -> DeviceMemory | None:
         """The allocator works behind the program's back, so the device is synchronised before it is asked."""
@@ -185,6 +196,13 @@ class NeuronDevice:
 
 def _reader(monitor: NeuronMonitor, name: str) -> Any:
     return lambda: monitor.read(name)
+
+
+def _compile_record(record: Any) -> CompileRecord:
+    """From one of the vendor's records, a mapping or an object with the same names."""
+    fields = record if isinstance(record, Mapping) else vars(record)
+    microseconds = sum(fields.get(stage) or 0 for stage in COMPILE_STAGES)
+    return CompileRecord(graph=str(fields["graph_id"]), seconds=microseconds / 1e6)
 
 
 def _neuron_ls() -> list[dict[str, Any]]:

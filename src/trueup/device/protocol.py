@@ -31,6 +31,14 @@ class DeviceMemory(Frozen):
 
 
 @dataclass(frozen=True)
+class CompileRecord:
+    """One graph compiled by the vendor's own compiler, as the vendor counts it."""
+
+    graph: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Sensor:
     """One reading of the device. `name` ends in its unit, as in `schema.Sample`.
 
@@ -77,6 +85,17 @@ class Device(Protocol):
 
     def fast_bf16(self) -> tuple[bool, str]:
         """Whether bf16 matmuls run in hardware here, and how that is known."""
+
+    @property
+    def static_shapes_only(self) -> bool:
+        """Whether each new shape is compiled anew, so that only a finite set of shapes may be shown to it."""
+
+    def compile_backend(self) -> tuple[str | None, str]:
+        """Which backend `torch.compile` takes here, and how that is known; None where it cannot compile."""
+
+    def compile_records(self) -> list[CompileRecord]:
+        """What the vendor's own compiler has compiled in this process, in order. Empty where it keeps no
+        such list: `torch`'s own log is then the whole truth."""
 
     def memory(self) -> DeviceMemory | None:
         """Device memory, or None with the reason in `memory_reason`."""
