@@ -121,6 +121,37 @@ def test_another_home_may_be_named_and_a_damaged_run_is_a_warning(home: Path, tm
     assert only.id == "cccc3333"
 
 
+def test_a_mistyped_home_is_not_made(tmp_path: Path) -> None:
+    mistyped = tmp_path / "mistyped"
+    for call in (trueup.runs, lambda home: trueup.run("last", home=home)):
+        with pytest.raises(InputError, match="mistyped does not exist; name the home"):
+            call(home=mistyped)
+    assert not mistyped.exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file is not a folder"):
+        trueup.runs(home=str(tmp_path / "file"))
+    for wrong in ("", 5, b"/tmp"):
+        with pytest.raises(InputError, match=r"^home=.*: a home is the path of a folder$"):
+            trueup.runs(home=wrong)  # type: ignore[arg-type]
+
+
+def test_an_argument_of_another_type_is_named(home: Path) -> None:
+    for price in ("a", True, [1.0]):
+        with pytest.raises(InputError, match=r"^usd_per_hour=.*: a price is a number of dollars"):
+            trueup.bill("last", usd_per_hour=price)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^price_source=3: "):
+        trueup.bill("last", usd_per_hour=1, price_source=3)  # type: ignore[arg-type]
+    for ref in (5, None, trueup.runs()[0]):
+        with pytest.raises(InputError, match=r"^ref=.*named by a string"):
+            trueup.run(ref)  # type: ignore[arg-type]
+
+
+def test_a_table_is_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace())
+    with pytest.raises(InputError, match=r"'wall_s' is none: give trueup.Records a series of records"):
+        trueup.Records({"wall_s": 1.0}).to_pandas()  # type: ignore[type-var]
+
+
 def test_without_pandas_a_table_says_what_to_install(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)  # what an import finds where it is not installed
     with pytest.raises(MissingExtraError, match=r"pip install 'trueup\[pandas\]'"):

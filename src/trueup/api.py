@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,11 +33,18 @@ class Records(tuple[Record, ...]):
 
     def to_pandas(self) -> Any:
         """A pandas.DataFrame, a row for each record and a column for each field, in order; None becomes
-        a missing value. Raises MissingExtraError without pandas, which trueup does not depend on."""
+        a missing value. Raises MissingExtraError without pandas, which trueup does not depend on, and
+        InputError where something in it is no record."""
         try:
             import pandas as pd
         except ImportError:
             raise MissingExtraError("pandas", "pandas", "a DataFrame") from None
+        for one in self:
+            if not isinstance(one, Frozen):
+                raise InputError(
+                    f"a table has a row for each record, and {one!r} is none: give trueup.Records a series "
+                    "of records, such as trueup.run('last').steps"
+                )
         columns = list(type(self[0]).model_fields) if self else None
         return pd.DataFrame([record.model_dump() for record in self], columns=columns)
 
@@ -44,7 +52,8 @@ class Records(tuple[Record, ...]):
 def runs(*, home: HomePath = None) -> Records[RunSummary]:
     """Every run of the home, newest first, as `trueup runs list` shows them.
 
-    `home` is a trueup home, by default TRUEUP_HOME or the platform's. Raises InputError or StorageError.
+    `home` is a trueup home, by default TRUEUP_HOME or the platform's. Raises InputError where a home that is
+    named is not there, or StorageError.
     """
     with _store(home) as store:
         return Records(store.runs())
@@ -58,6 +67,8 @@ def run(ref: str, *, home: HomePath = None, samples: bool = False) -> RunRecord:
     `ref` is an id, a unique prefix of one, a name, or "last". Sensor readings are read only with `samples`.
     Raises InputError where there is no such run.
     """
+    if not isinstance(ref, str):
+        raise InputError(f"ref={ref!r}: a run is named by a string, its id, its name or 'last'")
     with _store(home) as store:
         record = store.record(store.resolve(ref), samples=samples)
     if record.measurements:
@@ -78,18 +89,36 @@ def bill(
 
     Raises InputError where there is no such run, or no price above zero.
     """
-    record = run(ref, home=home)
-    if usd_per_hour is None:
-        return make_bill(record)
-    if not 0 < usd_per_hour < float("inf"):
-        raise InputError(f"usd_per_hour={usd_per_hour}: a price is a positive number of dollars")
-    return make_bill(record, Price(usd_per_hour=usd_per_hour, source=price_source))
+    price = None if usd_per_hour is None else _price(usd_per_hour, price_source)
+    return make_bill(run(ref, home=home), price)
+
+
+def _price(usd_per_hour: Any, source: Any) -> Price:
+    """Judged before the run is read: a program's mistake should not wait for the disk."""
+    if isinstance(usd_per_hour, bool) or not isinstance(usd_per_hour, Real):
+        raise InputError(f"usd_per_hour={usd_per_hour!r}: a price is a number of dollars, such as 1.34375")
+    if not 0 < float(usd_per_hour) < float("inf"):
+        raise InputError(f"usd_per_hour={usd_per_hour!r}: a price is a positive number of dollars")
+    if not isinstance(source, str):
+        raise InputError(f"price_source={source!r}: a string is needed that says where the price is from")
+    return Price(usd_per_hour=float(usd_per_hour), source=source)
 
 
 @contextmanager
 def _store(home: HomePath) -> Iterator[Store]:
-    path = find_home().path if home is None else Path(home).expanduser().absolute()
+    path = find_home().path if home is None else _named(home)
     with Store.open(path) as store:
         for problem in store.sync():
             warnings.warn(problem, stacklevel=4)
         yield store
+
+
+def _named(home: Any) -> Path:
+    """A home named by a program is there already: a mistyped one must not be made."""
+    if not isinstance(home, str | PathLike) or not str(home):
+        raise InputError(f"home={home!r}: a home is the path of a folder")
+    path = Path(home).expanduser().absolute()
+    if not path.is_dir():
+        found = "is not a folder" if path.exists() else "does not exist"
+        raise InputError(f"home={str(home)!r}: {path} {found}; name the home that holds the runs")
+    return path
