@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch._dynamo
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
+from torch._dynamo.utils import CompilationMetrics, counters, get_compilation_metrics
 
 from trueup.telemetry import CompileLog, MemorySink, Timeline
 
@@ -91,21 +93,131 @@ def test_a_compile_after_the_timelines_end_is_harmless(log: tuple[CompileLog, Ti
     assert [c.in_span for c in compile_log.poll()] == [False]
 
 
+def test_events_are_as_many_as_torch_counts(log: tuple[CompileLog, Timeline, MemorySink]) -> None:
+    compile_log, _, sink = log
+    function: Any = compiled()
+    before, graphs = get_compilation_metrics(), counters["stats"]["unique_graphs"]
+    for length in (3, 4, 5, 4):
+        function(torch.ones(length, requires_grad=True)).backward()
+        with torch.no_grad():
+            function(torch.ones(length, requires_grad=True))
+        compile_log.poll()
+    ours = [event.data for event in sink.events if event.kind == "compile"]
+    theirs = [one for one in get_compilation_metrics() if not any(one is other for other in before)]
+    assert [event["compile_id"] for event in ours] == [one.compile_id for one in theirs]
+    assert len(ours) == compile_log.count == 9  # three lengths: with gradient twice, without once
+    forward = [event for event in ours if event["trigger"] == "dynamo"]
+    assert len(forward) == counters["stats"]["unique_graphs"] - graphs == 6
+
+
+def test_an_event_tells_what_was_worked_on_and_whether_it_is_late(
+    log: tuple[CompileLog, Timeline, MemorySink],
+) -> None:
+    compile_log, _, sink = log
+    function: Any = compiled()
+    compile_log.working_on("training", (2, 3))
+    function(torch.ones(2, 3))
+    compile_log.poll()
+    compile_log.warm()
+    compile_log.working_on("evaluation", (4, 3))
+    function(torch.ones(4, 3))
+    compile_log.poll()
+    early, late = (event for event in sink.events if event.kind == "compile")
+    assert (early.data["phase"], early.data["shape"]) == ("training", [2, 3])
+    assert "after_warm_up" not in early.data
+    assert "for training of 2 x 3" in early.message
+    assert (late.data["phase"], late.data["shape"], late.data["after_warm_up"]) == (
+        "evaluation",
+        [4, 3],
+        True,
+    )
+
+
+def test_a_recompile_limit_is_a_fallback_with_its_cause(
+    log: tuple[CompileLog, Timeline, MemorySink],
+) -> None:
+    """torch logs a warning once and runs the code uncompiled from then on."""
+    compile_log, _, sink = log
+    torch._dynamo.reset()
+    compile_: Any = torch.compile  # its annotations lack recompile_limit
+    function = compile_(lambda x: x * 2, backend="aot_eager", dynamic=False, recompile_limit=2)
+    for length in (3, 4, 5):
+        function(torch.ones(length))
+    found = compile_log.poll()
+    assert [one.failed for one in found] == [False, False, True]
+    assert [event.kind for event in sink.events] == ["compile", "compile", "compile_fallback"]
+    assert "recompile limit" in found[-1].cause
+    assert "expected 4, actual 5" in found[-1].cause
+    assert compile_log.count == 2
+
+
+def test_a_graph_break_is_a_fallback_with_its_cause(log: tuple[CompileLog, Timeline, MemorySink]) -> None:
+    compile_log, _, sink = log
+    torch._dynamo.reset()
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        torch._dynamo.graph_break()
+        return y + 1
+
+    function = torch.compile(broken, backend="aot_eager", dynamic=False)
+    function(torch.ones(3))
+    compile_log.poll()
+    function(torch.ones(3))
+    compile_log.poll()
+    (fallback,) = (event for event in sink.events if event.kind == "compile_fallback")
+    assert "graph_break" in fallback.data["cause"]
+
+
+def test_a_compiler_that_fails_is_a_fallback(log: tuple[CompileLog, Timeline, MemorySink]) -> None:
+    compile_log, timeline, sink = log
+    torch._dynamo.reset()
+    compile_log.poll()
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError("the compiler is broken")
+
+    with timeline.span("warm_up"), pytest.raises(torch._dynamo.exc.BackendCompilerFailed):
+        torch.compile(lambda x: x + 1, backend=backend)(torch.ones(3))
+    (only,) = compile_log.poll()
+    assert only.failed
+    assert "BackendCompilerFailed" in only.cause
+    assert "the compiler is broken" in only.cause
+    assert only.in_span
+    assert [event.kind for event in sink.events] == ["compile_fallback"]
+
+
+def test_a_vendors_own_compiles_go_with_torchs_or_stand_alone() -> None:
+    sink = MemorySink()
+    records: list[SimpleNamespace] = []
+    compile_log = CompileLog(Timeline(sink, time.perf_counter()), vendor=lambda: records)
+    function: Any = compiled()
+    records.append(SimpleNamespace(graph="7", seconds=0.5))
+    function(torch.ones(3))
+    (inside,) = compile_log.poll()
+    assert inside.data["vendor_graphs"] == ["7"]
+    assert inside.data["vendor_seconds"] == 0.5
+    records.append(SimpleNamespace(graph="8", seconds=2.0))
+    (alone,) = compile_log.poll()
+    assert (alone.trigger, alone.seconds, alone.in_span) == ("vendor", 2.0, False)
+    assert compile_log.poll() == ()
+    compile_log.close()
+
+
 def test_compiles_from_before_torch_was_listened_to_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = {name: sys.modules[name] for name in ("torch._dynamo.callback", "torch._dynamo.utils")}
     for name in hidden:
         monkeypatch.delitem(sys.modules, name)
     compile_log = CompileLog(Timeline(MemorySink(), time.perf_counter()))
     assert compile_log.poll() == ()
-    metric = SimpleNamespace(
+    metric = CompilationMetrics(
         compile_id="0/0",
         is_forward=True,
+        start_time_us=int((time.time() - 20) * 1e6),
         duration_us=1_500_000,
         co_name="f",
         co_filename="/x/model.py",
         co_firstlineno=3,
-        recompile_reason=None,
-        fail_reason=None,
     )
     monkeypatch.setitem(sys.modules, "torch._dynamo.callback", hidden["torch._dynamo.callback"])
     monkeypatch.setitem(

@@ -36,11 +36,20 @@ TREES = st.recursive(
 )
 
 
+Own = dict[str, list[float]]  # span name -> seconds in which each of its uses owned the clock
+
+
 class BodyError(Exception):
     pass
 
 
-def walk(timeline: Timeline, clock: Clock, tree: tuple, durations: list[tuple[float, float]]) -> None:  # type: ignore[type-arg]
+def walk(
+    timeline: Timeline,
+    clock: Clock,
+    tree: tuple,  # type: ignore[type-arg]
+    durations: list[tuple[float, float]],
+    own: Own,
+) -> None:
     name, before, children, after, raises = tree
     entered = clock.now
     span = timeline.span(name)
@@ -48,13 +57,14 @@ def walk(timeline: Timeline, clock: Clock, tree: tuple, durations: list[tuple[fl
         with span:
             clock.now += before
             for child in children:
-                walk(timeline, clock, child, durations)
+                walk(timeline, clock, child, durations, own)
             clock.now += after
             if raises:
                 raise BodyError
     except BodyError:
         pass
     durations.append((span.seconds, clock.now - entered))
+    own.setdefault(name, []).append(span.own_s)
 
 
 @given(trees=st.lists(st.tuples(TICKS, TREES), max_size=5), start=TICKS, end=TICKS)
@@ -62,9 +72,10 @@ def test_segments_partition_the_wall_clock(trees: list, start: float, end: float
     clock, sink = Clock(100.0 + start), MemorySink()
     timeline = Timeline(sink, 100.0, clock=clock)
     durations: list[tuple[float, float]] = []
+    own: Own = {}
     for gap, tree in trees:
         clock.now += gap
-        walk(timeline, clock, tree, durations)
+        walk(timeline, clock, tree, durations, own)
     clock.now += end
     wall_s = timeline.close()
 
@@ -80,6 +91,8 @@ def test_segments_partition_the_wall_clock(trees: list, start: float, end: float
         mine = [segment for segment in sink.segments if segment.name == name]
         assert total.count == sum(segment.opens for segment in mine)
         assert total.seconds == pytest.approx(sum(s.end_s - s.start_s for s in mine), abs=1e-6)
+        if name in own:
+            assert total.seconds == pytest.approx(sum(own[name]), abs=1e-6)
     for told, true in durations:
         assert told == pytest.approx(true, abs=1e-9)
 

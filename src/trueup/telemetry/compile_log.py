@@ -1,8 +1,12 @@
-"""Every compile of a run, with its seconds and cause, through torch._dynamo's own callbacks.
+"""Every compile of a run, with its seconds and cause: torch._dynamo's own records, timed by its callbacks.
+
+torch's records (`get_compilation_metrics`) are the list: each becomes one event, so the two can be
+reconciled. Its callbacks say when a compile began and ended, and put it under a `compile` span. What torch
+gave up and left to the interpreter is an event too, `compile_fallback`, never silence.
 
 Eager runs pay nothing: torch._dynamo (about a second to import) is never imported from here, only listened
-to once something else has imported it. A listener may miss what no callback tells: on a warm cache the
-backward of a compiled function fires none.
+to once something else has imported it. On a warm cache the backward of a compiled function comes out of the
+cache with its forward: torch has one record of both.
 """
 
 from __future__ import annotations
@@ -10,9 +14,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from trueup.schema import SpanName
 
@@ -20,19 +24,35 @@ from .timeline import Span, Timeline
 
 CALLBACK_MODULE = "torch._dynamo.callback"
 METRICS_MODULE = "torch._dynamo.utils"
+RECORDS_KEPT = 4096  # by torch; its own 64 are fewer than a model in many pieces compiles at once
+
+Shape = tuple[int, int]
+
+
+class VendorRecord(Protocol):
+    """One graph of a vendor's own compiler; see `trueup.device.CompileRecord`."""
+
+    @property
+    def graph(self) -> str: ...
+
+    @property
+    def seconds(self) -> float: ...
 
 
 @dataclass(frozen=True)
 class Compile:
     """One compile. `in_span`: its time is under a `compile` span of the timeline; otherwise, compiled on
-    another thread or before anybody listened, it is inside whatever span was open."""
+    another thread or before anybody listened, it is inside whatever span was open. `data` goes with the
+    event: phase and shape that were being worked on, cache hits and misses, whether the warm-up was over.
+    """
 
     at_s: float
     seconds: float
     compile_id: str
-    trigger: str  # dynamo, lazy_backward, ...
+    trigger: str  # dynamo, lazy_backward, ...; vendor: outside of torch.compile
     cause: str
     in_span: bool
+    failed: bool = False  # torch gave up and left the code to the interpreter
     data: dict[str, Any] = field(default_factory=dict)
 
 
@@ -46,41 +66,49 @@ class _Running:
 class CompileLog:
     """Listens from its making to `close`. `count` and `seconds` are of what `poll` has seen."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, vendor: Callable[[], Sequence[VendorRecord]] = lambda: ()) -> None:
         self._timeline = timeline
+        self._vendor = vendor
+        self._vendor_seen = 0
         self._handler: Any = None
         self._running: _Running | None = None
-        self._ended: list[Compile] = []
+        self._timed: list[Compile] = []
         self._lock = threading.Lock()
-        self._from_the_start = CALLBACK_MODULE not in sys.modules
+        self._last_record: Any = None
+        self._breaks: dict[str, int] = {}
+        self._about: dict[str, Any] = {}
+        self._warm = False
         self.count = 0
         self.seconds = 0.0
+        if CALLBACK_MODULE in sys.modules:
+            self._last_record = next(reversed(_records()), None)  # what was compiled before is not the run's
+            self._breaks = _graph_breaks()
         self._listen()
 
+    def working_on(self, phase: str, shape: Shape) -> None:
+        """What is run from now on: compiles are told with it."""
+        self._about = {"phase": phase, "shape": list(shape)}
+
+    def warm(self) -> None:
+        """From now on nothing more should be compiled; what is, is marked `after_warm_up`."""
+        self._warm = True
+
     def poll(self) -> tuple[Compile, ...]:
-        """Compiles that ended since the last call, each also emitted as an event. Cheap when there are none:
+        """What was compiled since the last call, each also emitted as an event. Cheap when there is nothing:
         call it once a step."""
         self._listen()
-        if not self._ended:
+        if METRICS_MODULE not in sys.modules:
             return ()
         with self._lock:
-            ended, self._ended = self._ended, []
-        metrics = _metrics()
-        explained = tuple(_explain(compile_, metrics) for compile_ in ended)
-        for compile_ in explained:
-            self.count += 1
-            self.seconds += compile_.seconds
-            self._timeline.event(
-                "compile",
-                f"compiled for {compile_.seconds:.2f} s: {compile_.cause}",
-                at_s=compile_.at_s,
-                seconds=compile_.seconds,
-                compile_id=compile_.compile_id,
-                trigger=compile_.trigger,
-                cause=compile_.cause,
-                in_span=compile_.in_span,
-                **compile_.data,
-            )
+            timed, self._timed = self._timed, []
+        compiles = self._joined(self._new_records(), timed)
+        compiles = self._with_vendor(compiles)
+        if not compiles and _graph_breaks() == self._breaks:
+            return ()
+        explained = tuple(replace(one, data=one.data | self._told()) for one in compiles)
+        for one in explained:
+            self._emit(one)
+        self._emit_graph_breaks()
         return explained
 
     def close(self) -> None:
@@ -90,13 +118,44 @@ class CompileLog:
             _discard(self._handler.end_callbacks, self._end)
         self._handler = None
 
+    def _told(self) -> dict[str, Any]:
+        return self._about | ({"after_warm_up": True} if self._warm else {})
+
+    def _emit(self, one: Compile) -> None:
+        if not one.failed:
+            self.count += 1
+        self.seconds += one.seconds
+        said = "left to the interpreter" if one.failed else "compiled"
+        self._timeline.event(
+            "compile_fallback" if one.failed else "compile",
+            f"{said}{_of(one.data)} after {one.seconds:.2f} s: {one.cause}",
+            at_s=one.at_s,
+            seconds=one.seconds,
+            compile_id=one.compile_id,
+            trigger=one.trigger,
+            cause=one.cause,
+            in_span=one.in_span,
+            **one.data,
+        )
+
+    def _emit_graph_breaks(self) -> None:
+        breaks = _graph_breaks()
+        for reason, times in breaks.items():
+            if times > self._breaks.get(reason, 0):
+                told = self._told()
+                message = f"a part is left to the interpreter{_of(told)}: graph break: {_first_line(reason)}"
+                self._timeline.event("compile_fallback", message, cause=_first_line(reason), **told)
+        self._breaks = breaks
+
     def _listen(self) -> None:
         """Register with torch._dynamo once it is there, and again after its `reset` cleared the list."""
         handler = getattr(sys.modules.get(CALLBACK_MODULE), "callback_handler", None)
         if handler is None or self._start in handler.start_callbacks:
             return
-        if self._handler is None and self._from_the_start:
-            self._ended += [_unheard(metric, self._timeline.now()) for metric in _metrics().values()]
+        if self._handler is None:
+            more_records = getattr(sys.modules.get(METRICS_MODULE), "set_compilation_metrics_limit", None)
+            if more_records is not None:
+                more_records(RECORDS_KEPT)
         self._handler = handler
         handler.register_start_callback(self._start)
         handler.register_end_callback(self._end)
@@ -114,16 +173,66 @@ class CompileLog:
             return
         if running.span is not None and self._timeline.on_owner_thread:
             running.span.__exit__(None, None, None)
-        compile_ = Compile(
+        timed = Compile(
             at_s=running.at_s,
             seconds=time.perf_counter() - running.began,
             compile_id=str(args.compile_id),
             trigger=str(args.callback_trigger.name).lower(),
-            cause="",
+            cause="torch kept no record of it",
             in_span=running.span is not None,
         )
         with self._lock:
-            self._ended.append(compile_)
+            self._timed.append(timed)
+
+    def _new_records(self) -> list[Any]:
+        """torch's records since the last call, told apart by identity: ids start again at a reset."""
+        new = []
+        for record in reversed(_records()):
+            if record is self._last_record:
+                break
+            new.append(record)
+        if new:
+            self._last_record = new[0]
+        return [record for record in reversed(new) if not record.is_runtime]
+
+    def _joined(self, records: Sequence[Any], timed: list[Compile]) -> list[Compile]:
+        """torch's records, each with the time its callbacks took; then what was timed without a record."""
+        found = []
+        kept = _records() if records else []
+        names = {str(record.compile_id): record for record in kept if record.is_forward is not False}
+        for record in records:
+            forward = record.is_forward is not False
+            mine = (c for c in timed if c.compile_id == str(record.compile_id) and _is_forward(c) == forward)
+            clock = next(mine, None)
+            if clock is not None:
+                timed.remove(clock)
+            else:
+                clock = self._untimed(record)
+            found.append(_explained(clock, record, names.get(clock.compile_id)))
+        return found + timed
+
+    def _untimed(self, record: Any) -> Compile:
+        """A compile that no callback told of, by torch's own clock."""
+        seconds = (record.duration_us or 0) / 1e6
+        since_s = time.time() - (record.start_time_us or time.time() * 1e6) / 1e6
+        trigger = "dynamo" if record.is_forward is not False else "lazy_backward"
+        at_s = max(0.0, self._timeline.now() - since_s)
+        return Compile(at_s, seconds, str(record.compile_id), trigger, "", in_span=False)
+
+    def _with_vendor(self, compiles: list[Compile]) -> list[Compile]:
+        """The seconds of the vendor's own compiler, inside torch's; alone where torch compiled nothing."""
+        records = self._vendor()
+        new, self._vendor_seen = records[self._vendor_seen :], len(records)
+        if not new:
+            return compiles
+        graphs = {"vendor_graphs": [record.graph for record in new]}
+        seconds = sum(record.seconds for record in new)
+        if compiles:
+            more = graphs | {"vendor_seconds": seconds}
+            return [*compiles[:-1], replace(compiles[-1], data=compiles[-1].data | more)]
+        at_s = max(0.0, self._timeline.now() - seconds)
+        cause = "the device's own compiler, outside of torch.compile"
+        return [Compile(at_s, seconds, new[0].graph, "vendor", cause, in_span=False, data=graphs)]
 
 
 def _discard(callbacks: list[Callable[..., Any]], callback: Callable[..., Any]) -> None:
@@ -131,51 +240,57 @@ def _discard(callbacks: list[Callable[..., Any]], callback: Callable[..., Any]) 
         callbacks.remove(callback)
 
 
-def _metrics() -> dict[tuple[str, bool], Any]:
-    """torch's newest record of each (compile id, whether it is of the forward); it keeps the last 64."""
+def _records() -> list[Any]:
     get = getattr(sys.modules.get(METRICS_MODULE), "get_compilation_metrics", None)
-    if get is None:
-        return {}
-    return {(str(metric.compile_id), metric.is_forward is not False): metric for metric in get()}
+    return [] if get is None else list(get())
 
 
-def _unheard(metric: Any, now_s: float) -> Compile:
-    """A compile that ended before the log could listen; it is placed at its end as known now."""
-    seconds = (metric.duration_us or 0) / 1e6
-    trigger = "dynamo" if metric.is_forward is not False else "lazy_backward"
-    return Compile(max(0.0, now_s - seconds), seconds, str(metric.compile_id), trigger, "", in_span=False)
+def _graph_breaks() -> dict[str, int]:
+    """Reason -> how often, since torch was imported or its counters cleared."""
+    counters = getattr(sys.modules.get(METRICS_MODULE), "counters", None)
+    return {} if counters is None else dict(counters.get("graph_break", {}))
 
 
-def _explain(compile_: Compile, metrics: dict[tuple[str, bool], Any]) -> Compile:
-    forward = compile_.trigger == "dynamo"
-    metric = metrics.get((compile_.compile_id, forward))
-    first = metrics.get((compile_.compile_id, True))
-    if not forward:
+def _is_forward(one: Compile) -> bool:
+    return one.trigger != "lazy_backward"
+
+
+def _explained(clock: Compile, record: Any, first: Any) -> Compile:
+    if record.fail_type:
+        cause = _first_line(f"{record.fail_type}: {record.fail_reason}")
+        if record.recompile_reason:
+            cause += f" (compiled again because {record.recompile_reason})"
+    elif not _is_forward(clock):
         cause = f"backward of {_function(first)}"
-    elif metric is None:
-        cause = "torch kept no record of it"
     else:
-        cause = metric.recompile_reason or f"first compile of {_function(metric)}"
-    data: dict[str, Any] = {}
-    if metric is not None:
-        data["cache_hits"] = _sum(
-            metric, "inductor_fx_local_cache_hit_count", "aotautograd_local_cache_hit_count"
-        )
-        data["cache_misses"] = _sum(
-            metric, "inductor_fx_local_cache_miss_count", "aotautograd_local_cache_miss_count"
-        )
-        if metric.fail_reason:
-            data["failed"] = str(metric.fail_reason)
-    return Compile(
-        compile_.at_s, compile_.seconds, compile_.compile_id, compile_.trigger, cause, compile_.in_span, data
-    )
+        cause = record.recompile_reason or f"first compile of {_function(record)}"
+    return replace(clock, cause=cause.strip(), failed=bool(record.fail_type), data=_cache(record))
 
 
-def _function(metric: Any) -> str:
-    if metric is None or metric.co_name is None:
+def _cache(record: Any) -> dict[str, Any]:
+    hits = _sum(record, "inductor_fx_local_cache_hit_count", "aotautograd_local_cache_hit_count")
+    misses = _sum(record, "inductor_fx_local_cache_miss_count", "aotautograd_local_cache_miss_count")
+    return {"cache_hits": hits, "cache_misses": misses}
+
+
+def _sum(record: Any, *names: str) -> int:
+    return sum(getattr(record, name, None) or 0 for name in names)
+
+
+def _function(record: Any) -> str:
+    if record is None or record.co_name is None:
         return "a function torch no longer names"
-    return f"{metric.co_name} ({str(metric.co_filename).rsplit('/', 1)[-1]}:{metric.co_firstlineno})"
+    return f"{record.co_name} ({str(record.co_filename).rsplit('/', 1)[-1]}:{record.co_firstlineno})"
 
 
-def _sum(metric: Any, *names: str) -> int:
-    return sum(getattr(metric, name, None) or 0 for name in names)
+def _first_line(text: str) -> str:
+    """The first, with the second where the first only announces it."""
+    lines = text.strip().splitlines()
+    return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1])
+
+
+def _of(data: dict[str, Any]) -> str:
+    if "shape" not in data:
+        return ""
+    rows, width = data["shape"]
+    return f" for {data['phase']} of {rows} x {width}"

@@ -17,15 +17,17 @@ from trueup.schema.protocols import Sink
 
 
 class Span:
-    """One use of a span name. After it has ended, `seconds` is its whole duration, nested spans included."""
+    """One use of a span name. After it has ended, `seconds` is its whole duration, nested spans included;
+    `own_s` is the part of it in which no nested span owned the clock."""
 
-    __slots__ = ("_timeline", "counted", "end_s", "name", "start_s")
+    __slots__ = ("_timeline", "counted", "end_s", "name", "own_s", "start_s")
 
     def __init__(self, timeline: Timeline | None, name: str) -> None:
         self._timeline = timeline
         self.name = name
         self.start_s = 0.0
         self.end_s: float | None = None
+        self.own_s = 0.0
         self.counted = False  # whether a segment of it was emitted
 
     @property
@@ -135,6 +137,7 @@ class Timeline:
             return start_s
         self._since = now_s
         opens, span.counted = not span.counted, True
+        span.own_s += now_s - start_s
         seconds, count = self._totals.get(span.name, (0.0, 0))
         self._totals[span.name] = (seconds + now_s - start_s, count + opens)
         self._sink.segment(Segment(name=span.name, start_s=start_s, end_s=now_s, opens=opens))
