@@ -17,6 +17,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "trueup"
 ALLOWED = {
     "schema": set(),
     "files": set(),
+    "cache": {"schema", "files"},
     "recipe": {"schema"},
     "catalog": {"schema"},
     "device": {"schema", "catalog"},
@@ -25,19 +26,23 @@ ALLOWED = {
     "telemetry": {"schema", "files", "catalog", "device"},
     "model": {"schema", "files", "recipe", "catalog", "device"},
     "data": {"schema", "files", "recipe", "catalog", "device"},
-    "train": {"schema", "recipe", "catalog", "device", "analysis", "telemetry", "model", "data"},
+    "train": {
+        *("schema", "cache", "recipe", "catalog", "device", "analysis", "telemetry", "model", "data"),
+    },
     "report": {"schema", "files", "catalog", "analysis"},
     "home": {"schema", "files"},
     "api": {"schema", "analysis", "store", "home"},
     "cli": {
-        *("schema", "files", "recipe", "catalog", "device", "analysis", "store"),
+        *("schema", "files", "cache", "recipe", "catalog", "device", "analysis", "store"),
         *("telemetry", "model", "data", "train", "report", "home"),
     },
 }
 ENTRANCES = {"__init__": {"api"}, "__main__": {"cli"}}
 HEAVY = {"torch", "transformers", "peft"}
 NEVER_IN_LIGHT_COMMANDS = HEAVY | {"pyarrow", "scipy", "matplotlib", "numpy"}
-WITHOUT_TORCH = {"schema", "files", "recipe", "catalog", "store", "analysis", "report", "home", "api"}
+WITHOUT_TORCH = {
+    *("schema", "files", "cache", "recipe", "catalog", "store", "analysis", "report", "home", "api"),
+}
 VENDOR = ("pynvml", "torch.cuda", "torch_neuronx", "torch.neuron")
 SCHEMA_MAY_USE = {"pydantic", "trueup"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bill, calibrate, export, prepare, recipe, report, runs, train
+from . import bill, cache, calibrate, export, prepare, recipe, report, runs, train
 
 app = typer.Typer(
     name="trueup",
@@ -39,5 +39,6 @@ app.add_typer(runs.app, name="runs")
 app.command("bill")(bill.bill)
 app.command("report")(report.report)
 app.command("export")(export.export)
+app.add_typer(cache.app, name="cache")
 app.add_typer(recipe.app, name="recipe")
 app.command("calibrate")(calibrate.calibrate)
