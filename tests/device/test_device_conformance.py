@@ -58,6 +58,14 @@ def test_bf16_verdict_has_a_reason(device: Device) -> None:
     assert reason
 
 
+def test_it_says_what_compiled_code_holds_for(device: Device) -> None:
+    facts = json.loads(json.dumps(device.compiled_for(), allow_nan=False))
+    assert (facts["kind"], facts["name"]) == (device.kind, device.name)
+    assert facts == device.compiled_for()  # nothing in it changes from one moment to the next
+    assert device.compile_caches
+    assert all(name.isupper() for name in device.compile_caches)
+
+
 def test_memory_or_a_reason(device: Device) -> None:
     device.reset_peak()
     memory = device.memory()

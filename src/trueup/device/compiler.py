@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 INDUCTOR = "inductor"
+INDUCTOR_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 def inductor_for_cpu() -> tuple[str | None, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import psutil
 
 from . import host
-from .compiler import inductor_for_cpu
+from .compiler import INDUCTOR_CACHES, inductor_for_cpu
 from .protocol import CompileRecord, DeviceKind, DeviceMemory, Sensor
 from .rapl import POWERCAP, Rapl
 
@@ -25,6 +25,7 @@ class CpuDevice:
     kind: ClassVar[DeviceKind] = "cpu"
     collective_backend: ClassVar[str] = "gloo"
     static_shapes_only: ClassVar[bool] = False
+    compile_caches: ClassVar[tuple[str, ...]] = INDUCTOR_CACHES
     index = 0
     count = 1
 
@@ -86,6 +87,12 @@ class CpuDevice:
 
     def compile_backend(self) -> tuple[str | None, str]:
         return inductor_for_cpu()
+
+    def compiled_for(self) -> dict[str, Any]:
+        import torch
+
+        capability = torch.backends.cpu.get_cpu_capability()
+        return {"kind": self.kind, "name": self.name, "vector_units": capability}
 
     def compile_records(self) -> list[CompileRecord]:
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import host
-from .compiler import inductor_for_cuda
+from .compiler import INDUCTOR_CACHES, inductor_for_cuda
 from .nvml import Nvml
 from .protocol import CompileRecord, DeviceKind, DeviceMemory, Sensor
 
@@ -30,6 +30,7 @@ class CudaDevice:
     kind: ClassVar[DeviceKind] = "cuda"
     collective_backend: ClassVar[str] = "cpu:gloo,cuda:nccl"
     static_shapes_only: ClassVar[bool] = False
+    compile_caches: ClassVar[tuple[str, ...]] = INDUCTOR_CACHES
 
     def __init__(self, *, index: int = 0, threads: int | None = None, nvml: Any | None = None) -> None:
         import torch
@@ -83,6 +84,11 @@ class CudaDevice:
 
     def compile_backend(self) -> tuple[str | None, str]:
         return inductor_for_cuda((self._properties.major, self._properties.minor))
+
+    def compiled_for(self) -> dict[str, Any]:
+        described = self.describe()
+        facts = ("kind", "name", "capability", "cuda", "driver", "host_cpu")
+        return {fact: described.get(fact) for fact in facts}
 
     def compile_records(self) -> list[CompileRecord]:
         return []

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import host
+from .compiler import INDUCTOR_CACHES
 from .neuron_monitor import NEURON_SYSFS, NeuronMonitor, find_power_file, parse_neuron_ls, parse_power
 from .protocol import CompileRecord, DeviceKind, DeviceMemory, Sensor
 
@@ -54,6 +55,7 @@ class NeuronDevice:
     kind: ClassVar[DeviceKind] = "neuron"
     collective_backend: ClassVar[str] = "cpu:gloo,neuron:neuron"
     static_shapes_only: ClassVar[bool] = True
+    compile_caches: ClassVar[tuple[str, ...]] = ("TORCH_NEURONX_NEFF_CACHE_DIR", *INDUCTOR_CACHES)
 
     def __init__(
         self,
@@ -122,6 +124,11 @@ class NeuronDevice:
 
     def compile_backend(self) -> tuple[str | None, str]:
         return "neuron", "TorchNeuron's own compiler"
+
+    def compiled_for(self) -> dict[str, Any]:
+        described = self.describe()
+        facts = {fact: described[fact] for fact in ("kind", "name", "driver", "host_cpu")}
+        return facts | {package: _version(package) for package in ("torch-neuronx", "neuronx-cc")}
 
     def compile_records(self) -> list[CompileRecord]:
         neuron: Any = getattr(self._torch, "neuron")  # noqa: B009 (torch has it only with torch-neuronx)
@@ -192,6 +199,13 @@ class NeuronDevice:
     def _use_monitor(self, monitor: NeuronMonitor) -> None:
         for name, method in MONITOR_METHODS.items():
             self._sensors.append(Sensor(name, _reader(monitor, name), method, "node"))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _reader(monitor: NeuronMonitor, name: str) -> Any:

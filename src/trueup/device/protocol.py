@@ -93,6 +93,13 @@ class Device(Protocol):
     def compile_backend(self) -> tuple[str | None, str]:
         """Which backend `torch.compile` takes here, and how that is known; None where it cannot compile."""
 
+    @property
+    def compile_caches(self) -> tuple[str, ...]:
+        """Environment variables that name the folders where the compilers of this device keep their work."""
+
+    def compiled_for(self) -> dict[str, Any]:
+        """What must be the same for compiled code to serve again: chip, driver, compilers. JSON-able."""
+
     def compile_records(self) -> list[CompileRecord]:
         """What the vendor's own compiler has compiled in this process, in order. Empty where it keeps no
         such list: `torch`'s own log is then the whole truth."""
