@@ -1,0 +1,103 @@
+"""What a run compiles goes into the home's compile cache, and what earlier runs compiled is found there."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from trueup.cache import opened
+from trueup.schema import SpanName
+
+from .session import Session
+from .world import World
+
+TOKEN_BITS = 48  # ranks agree on a number through a sum of doubles, which hold it exactly
+
+
+@contextmanager
+def compile_cache(
+    session: Session, home: Path, *, trust: bool, say: Callable[[str], None]
+) -> Iterator[Callable[[], None]]:
+    """Open the cache before the first compile, seal it in the end, however that comes. Gives what seals it in
+    between, for all ranks to call together. Does nothing where the plan compiles nothing."""
+    if session.plan.compile == "none":
+        yield lambda: None
+        return
+
+    def note(message: str) -> None:
+        session.timeline.event("note", message)
+        say(message)
+
+    def seal() -> None:
+        with session.timeline.span(SpanName.RECORD):
+            session.world.wait_for_all()
+            if session.world.leads:
+                cache.seal()
+
+    with ExitStack() as stack:
+        with session.timeline.span(SpanName.LOAD):
+            opening = opened(
+                home,
+                compile_facts(session),
+                variables=session.device.compile_caches,
+                trust=trust,
+                say=note,
+                shared_as=_name_for_all(session.world),
+            )
+            cache = stack.enter_context(opening)
+        if cache.kept_files:
+            note(f"compile cache {cache.key}: {cache.kept_files} files of earlier runs")
+        try:
+            with _environment(cache.environment):
+                yield seal
+        finally:
+            with session.timeline.span(SpanName.RECORD):
+                stack.close()
+
+
+def compile_facts(session: Session) -> dict[str, Any]:
+    """What decides which kept cache a run opens. Compilers look closer at each piece in it."""
+    import torch
+
+    plan = session.plan
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": session.device.compiled_for(),
+        "model": session.model.dims.model_dump(),
+        "compile": plan.compile,
+        "precision": session.precision.policy,
+        "shapes": {
+            "training": plan.training,
+            "evaluation": plan.evaluation,
+            "chunk_rows": plan.chunk_rows,
+            "head_rows": plan.head_rows,
+        },
+    }
+
+
+def _name_for_all(world: World) -> str | None:
+    """A name that the ranks of this run share and no other run has; None for one process."""
+    if world.size == 1:
+        return None
+    mine = float(secrets.randbits(TOKEN_BITS)) if world.leads else 0.0
+    return f"{int(world.sum([mine])[0]):x}"
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
