@@ -126,7 +126,9 @@ def _type_text(field: dict[str, Any]) -> str:
     kind = field["type"]
     if kind == "array":
         items = field.get("prefixItems")
-        return f"list of {len(items)} {items[0]['type']}s" if items else "list of texts"
+        if items:
+            return f"list of {len(items)} {items[0]['type']}s"
+        return "list of integers" if field["items"].get("type") == "integer" else "list of texts"
     words = {"string": "text", "boolean": "true or false"}.get(kind, kind)
     limits = [f"{sign} {field[key]:g}" for key, sign in LIMIT_WORDS.items() if key in field]
     return " ".join([words, ", ".join(limits)]).strip()

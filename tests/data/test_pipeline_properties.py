@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_samples import TOKENIZER, prepared, row
 
-from trueup.data import Prepared, epoch_plan, prepare
+from trueup.data import JobData, Planner, Prepared, prepare
 from trueup.data.records import Record, Turn
 from trueup.data.scripts import SCRIPTS, script_of
 from trueup.data.splits import SPLITS
-from trueup.recipe.models import DataSection
+from trueup.recipe.models import DataSection, ShapesSection
 
 END = "<|im_end|>"
 # No half surrogates, no NUL, and no '<', which could spell a special token.
@@ -122,11 +122,16 @@ def test_the_padding_is_that_of_the_plans(tmp_path: Path) -> None:
     found = prepared(tmp_path, [row(n, words=n % 30 + 1) for n in range(300)], max_length=256)
     padding = found.report()["padding"]
     lengths = found.split("train").lengths
+    plan = Planner(
+        JobData(lengths, lengths, lengths[:0]),
+        ShapesSection(tokens_per_microbatch=256),
+        tokens_per_step=256,
+        job_tokens=sum(lengths),
+        chunk_rows=1,
+    ).plan()
+    shares = {one.strategy: one.padding_share for one in plan.alternatives}
     for strategy in ("pack", "bucket"):
-        plan = epoch_plan(
-            lengths, strategy=strategy, tokens_per_microbatch=256, max_length=256, seed=0, epoch=0
-        )
-        assert padding[strategy] == pytest.approx(plan.padding_share, abs=1e-6)
+        assert padding[strategy] == pytest.approx(shares[strategy], abs=1e-6)
     assert (padding["examples"], padding["tokens_per_microbatch"]) == (len(lengths), 256)
     assert 0 < padding["pack"] < padding["bucket"]
 

@@ -169,7 +169,7 @@ def test_out_of_memory_says_what_was_too_large(
     assert outcome.header.state == "failed"
     assert "out of memory" in str(outcome.header.reason)
     assert "shapes.tokens_per_microbatch=48" in str(outcome.header.reason)
-    assert math.prod(sink.events[-1].data["largest_shape"]) == 96
+    assert 48 < math.prod(sink.events[-1].data["largest_shape"]) <= 96
 
 
 def test_a_signal_ends_the_run_after_the_step_and_keeps_what_was_measured(

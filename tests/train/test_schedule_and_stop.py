@@ -57,23 +57,24 @@ PRICE = Price(usd_per_hour=3.6, source="test")
 
 
 def test_epochs_and_steps_whichever_comes_first() -> None:
-    assert stop_rule(recipe(epochs=2), PRICE, lambda epoch: 10).total_steps == 20
-    assert stop_rule(recipe(epochs=2, max_steps=7), PRICE, lambda epoch: 10).total_steps == 7
-    assert stop_rule(recipe(epochs=0.01), PRICE, lambda epoch: 10).total_steps == 1
+    assert stop_rule(recipe(epochs=2), PRICE, 10).total_steps == 20
+    assert stop_rule(recipe(epochs=2, max_steps=7), PRICE, 10).total_steps == 7
+    assert stop_rule(recipe(epochs=0.01), PRICE, 10).total_steps == 1
 
 
-def test_epochs_of_different_lengths_are_counted_one_by_one() -> None:
-    assert stop_rule(recipe(epochs=2.5), PRICE, lambda epoch: 10 + epoch).total_steps == 10 + 11 + 6
+def test_a_part_of_an_epoch_is_rounded_up_and_many_epochs_are_only_counted() -> None:
+    assert stop_rule(recipe(epochs=2.55), PRICE, 10).total_steps == 26
+    assert stop_rule(recipe(epochs=100_000), PRICE, 10).total_steps == 1_000_000
 
 
 def test_dollars_become_seconds_and_the_tightest_limit_wins() -> None:
-    rule = stop_rule(recipe(stop={"usd": 0.01, "minutes": 1}), PRICE, lambda epoch: 10)
+    rule = stop_rule(recipe(stop={"usd": 0.01, "minutes": 1}), PRICE, 10)
     assert rule.wall_s == pytest.approx(10.0)
     assert "usd" in str(rule.reason(step=1, wall_s=8.0, useful_tokens=1, reserve_s=2.0))
     assert rule.reason(step=1, wall_s=8.0, useful_tokens=1, reserve_s=1.0) is None
 
 
 def test_useful_tokens_end_the_run() -> None:
-    rule = stop_rule(recipe(stop={"useful_tokens": 100}), PRICE, lambda epoch: 10)
+    rule = stop_rule(recipe(stop={"useful_tokens": 100}), PRICE, 10)
     assert rule.reason(step=1, wall_s=1, useful_tokens=99, reserve_s=0) is None
     assert "useful_tokens" in str(rule.reason(step=1, wall_s=1, useful_tokens=100, reserve_s=0))

@@ -1,27 +1,32 @@
 """Data: read records, render and tokenise them, keep them as Arrow, plan batches. Never imports torch."""
 
-from .batches import MicroBatch, TokenCounts, assemble, count_tokens
-from .plan import Plan, PlannedBatch, Strategy, choose_strategy, epoch_plan, evaluation_plan, steps
+from .arrangement import Arrangement, arrange
+from .batches import IGNORED, MicroBatch, TokenCounts, assemble, count_tokens
+from .job import JobData, evaluated, job_tokens
+from .plan import Epoch, PlannedBatch
+from .planner import Planner
 from .prepare import Prepared, prepare
 from .table import TokenTable
 from .vocabulary import Pad, check_vocabulary, choose_pad
 
 __all__ = [
+    "IGNORED",
+    "Arrangement",
+    "Epoch",
+    "JobData",
     "MicroBatch",
     "Pad",
-    "Plan",
     "PlannedBatch",
+    "Planner",
     "Prepared",
-    "Strategy",
     "TokenCounts",
     "TokenTable",
+    "arrange",
     "assemble",
     "check_vocabulary",
     "choose_pad",
-    "choose_strategy",
     "count_tokens",
-    "epoch_plan",
-    "evaluation_plan",
+    "evaluated",
+    "job_tokens",
     "prepare",
-    "steps",
 ]

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from .plan import PlannedBatch
 from .table import TokenTable
 
+IGNORED = -1  # target of a row that is there only to fill a chunk of the head
+
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
@@ -47,11 +49,18 @@ class MicroBatch:
     def processed_tokens(self) -> int:
         return self.tokens_BT.size
 
-    def targets(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def targets(self, chunk_rows: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(rows_N, target_ids_N): the hidden state at flat position rows_N[i] of B*T predicts
-        target_ids_N[i], the next token of the same segment."""
+        target_ids_N[i], the next token of the same segment.
+
+        With `chunk_rows` N is a multiple of it, at least one chunk: the last ones have row 0 and target
+        IGNORED, go through the head and add nothing to the loss."""
         rows, columns = np.nonzero(self.loss_BT)
-        return rows * self.shape[1] + columns - 1, self.tokens_BT[rows, columns]
+        rows_N, targets_N = rows * self.shape[1] + columns - 1, self.tokens_BT[rows, columns]
+        if chunk_rows is None:
+            return rows_N, targets_N
+        more = head_rows(len(rows_N), chunk_rows) - len(rows_N)
+        return np.pad(rows_N, (0, more)), np.pad(targets_N, (0, more), constant_values=IGNORED)
 
 
 @dataclass(frozen=True)
@@ -61,19 +70,30 @@ class TokenCounts:
 
     useful: int
     supervised: int
+    head_rows: int
     processed: int
     attention_sum_sq: int
 
 
-def count_tokens(batches: Iterable[PlannedBatch], table: TokenTable) -> TokenCounts:
+def head_rows(supervised: int, chunk_rows: int | None) -> int:
+    """Rows through the head for so many supervised tokens of one micro-batch: as many, or in whole chunks,
+    at least one of them."""
+    return supervised if chunk_rows is None else max(1, -(-supervised // chunk_rows)) * chunk_rows
+
+
+def count_tokens(
+    batches: Iterable[PlannedBatch], table: TokenTable, chunk_rows: int | None = None
+) -> TokenCounts:
     """Counts over planned micro-batches, of all ranks: each rank knows the global denominator without
-    asking."""
+    asking. `chunk_rows` as in `targets`."""
     batches = tuple(batches)
     examples = np.asarray([n for batch in batches for n in batch.examples], dtype=np.int64)
     lengths = table.lengths[examples].astype(np.int64)
+    supervised = [int(table.supervised[list(batch.examples)].sum(dtype=np.int64)) for batch in batches]
     return TokenCounts(
         useful=int(lengths.sum()),
-        supervised=int(table.supervised[examples].sum(dtype=np.int64)),
+        supervised=sum(supervised),
+        head_rows=sum(head_rows(count, chunk_rows) for count in supervised),
         processed=sum(batch.processed_tokens for batch in batches),
         attention_sum_sq=int((lengths**2).sum()),
     )

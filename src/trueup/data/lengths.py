@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .plan import Strategy, epoch_plan
+from trueup.recipe.models import ShapesSection
+from trueup.schema import Strategy
+
+from .planner import padding_shares
 
 PLANNED_EXAMPLES = 20_000  # padding is planned for so many at most, evenly spaced
 _STRATEGIES: tuple[Strategy, ...] = ("pack", "bucket")
@@ -41,19 +44,10 @@ def by_part(lengths_N: NDArray[np.int32], supervised_N: NDArray[np.int32]) -> di
 
 def padding(lengths_N: NDArray[np.int32], max_length: int) -> dict[str, Any]:
     """Share of processed tokens that would be padding under each strategy, in micro-batches of `max_length`
-    tokens, for the first epoch of seed 0."""
+    tokens."""
     step = -(-len(lengths_N) // PLANNED_EXAMPLES) if len(lengths_N) else 1
     planned_N = lengths_N[::step]
-    plans = {
-        strategy: epoch_plan(
-            planned_N,
-            strategy=strategy,
-            tokens_per_microbatch=max_length,
-            max_length=max_length,
-            seed=0,
-            epoch=0,
-        )
-        for strategy in _STRATEGIES
-    }
-    shares: dict[str, Any] = {strategy: round(plan.padding_share, 6) for strategy, plan in plans.items()}
-    return {**shares, "tokens_per_microbatch": max_length, "examples": len(planned_N)}
+    section = ShapesSection(tokens_per_microbatch=max_length)
+    shares = padding_shares(planned_N, section)
+    found: dict[str, Any] = {name: round(shares[name], 6) for name in _STRATEGIES}
+    return {**found, "tokens_per_microbatch": max_length, "examples": len(planned_N)}

@@ -1,46 +1,34 @@
-"""Which examples share a row, and which rows a micro-batch: plans by packing or by length buckets.
+"""Micro-batches of an epoch as flat arrays: a million examples are a few of these, not a million objects.
 
-A plan is a pure function of the lengths, the strategy, (seed, epoch) and the limits, and every example is in
-it exactly once. It knows its own padding, so that a grouping that does not group cannot go unnoticed.
-
-Packing: examples of a shuffled window are placed best-fit decreasing into rows of one fixed width (D. S.
-Johnson, Near-optimal bin packing algorithms, MIT thesis, 1973); a mask keeps them apart. One shape, little
-padding. Buckets: one example a row, rows of similar length together. The few widths (multiples of 8) are
-those with the least padding for these lengths, found by dynamic programming; they are the same in every
-epoch."""
+Shapes: N examples, R rows, B micro-batches; N1 is N + 1.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trueup.recipe.models import ShapesSection
-from trueup.schema import InputError
+from trueup.schema import Shape
 
-Strategy = Literal["pack", "bucket"]
-
-ALIGN = 8  # widths are multiples of this where the limits allow
-MAX_BUCKETS = 6
-PACK_WINDOW = 4096  # examples packed together; bounds the time, and mixes which ones meet
-_MAX_CANDIDATES = 128
+Item = TypeVar("Item", covariant=True)
 
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """One micro-batch: for each row the examples in it, and the width that rows are padded to."""
+    """One micro-batch: for each row the examples in it, and the width that rows are padded to. A row without
+    examples is all padding: it keeps the shape of a short last micro-batch where only whole ones may be."""
 
     rows: tuple[tuple[int, ...], ...]
     width: int
     useful_tokens: int
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> Shape:
         """(rows, width)"""
         return len(self.rows), self.width
 
@@ -53,239 +41,94 @@ class PlannedBatch:
         return tuple(example for row in self.rows for example in row)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The micro-batches of one epoch, or of one evaluation, in order."""
+class Lazy(Sequence[Item]):
+    """A sequence whose items are made when asked for, again each time; a slice is a tuple of them."""
 
-    strategy: Strategy
-    batches: tuple[PlannedBatch, ...]
+    def __init__(self, length: int, make: Callable[[int], Item]) -> None:
+        self._length = length
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, at: int) -> Item: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Item, ...]: ...
+    def __getitem__(self, at: int | slice) -> Item | tuple[Item, ...]:
+        numbers = range(self._length)[at]
+        return self._make(numbers) if isinstance(numbers, int) else tuple(map(self._make, numbers))
+
+
+@dataclass(frozen=True, eq=False)
+class Epoch:
+    """Every example once, in micro-batches and optimizer steps. Micro-batch b has the real rows
+    sequence_R[first_B[b] : first_B[b] + rows_B[b]], of height_B[b] on the device; row r the examples
+    order_N[starts_R1[r] : starts_R1[r + 1]]."""
+
+    lengths_N: NDArray[np.int32]  # by example number
+    order_N: NDArray[np.int64]
+    starts_R1: NDArray[np.int64]
+    sequence_R: NDArray[np.int64]
+    first_B: NDArray[np.int64]
+    rows_B: NDArray[np.int64]
+    width_B: NDArray[np.int64]
+    height_B: NDArray[np.int64]
+    micro_batches_per_step: int
+
+    @property
+    def batches(self) -> Sequence[PlannedBatch]:
+        return Lazy(len(self.first_B), self._batch)
+
+    @property
+    def steps(self) -> Sequence[tuple[PlannedBatch, ...]]:
+        """The micro-batches of each optimizer step, any of them in constant time. The last may have fewer."""
+        size, batches = self.micro_batches_per_step, self.batches
+        return Lazy(-(-len(batches) // size), lambda n: tuple(batches[n * size : (n + 1) * size]))
 
     @cached_property
     def useful_tokens(self) -> int:
-        return sum(batch.useful_tokens for batch in self.batches)
+        return int(self.lengths_N[self.order_N].sum(dtype=np.int64))
 
     @cached_property
     def processed_tokens(self) -> int:
-        return sum(batch.processed_tokens for batch in self.batches)
+        return int((self.height_B * self.width_B).sum())
 
     @property
     def padding_share(self) -> float:
-        """Padding over processed tokens, exact for this plan; 0 for an empty one."""
-        return 1 - self.useful_tokens / self.processed_tokens if self.batches else 0.0
+        """Padding over processed tokens, exact for this epoch; 0 for an empty one."""
+        return 1 - self.useful_tokens / self.processed_tokens if self.processed_tokens else 0.0
 
     @cached_property
-    def shapes(self) -> tuple[tuple[int, int], ...]:
+    def shapes(self) -> tuple[Shape, ...]:
         """Every (rows, width) the device will see, the most tokens first."""
-        return tuple(sorted({batch.shape for batch in self.batches}, key=lambda s: (-s[0] * s[1], -s[1])))
+        found = np.unique(np.stack([self.height_B, self.width_B]), axis=1).T.tolist()
+        return tuple(sorted(((h, w) for h, w in found), key=lambda s: (-s[0] * s[1], -s[1])))
 
+    def of_table(self, lengths_N: NDArray[np.int32], numbers_N: NDArray[np.int64]) -> Epoch:
+        """The same batches of a table with these `lengths_N`, where example n has the number numbers_N[n]."""
+        return replace(self, lengths_N=lengths_N, order_N=numbers_N[self.order_N])
 
-def epoch_plan(
-    lengths: ArrayLike,
-    *,
-    strategy: Strategy,
-    tokens_per_microbatch: int,
-    max_length: int,
-    seed: int,
-    epoch: int,
-) -> Plan:
-    """Every example of `lengths` once, shuffled by (seed, epoch), in micro-batches of at most
-    `tokens_per_microbatch` processed tokens. Raises InputError when an example is longer than that."""
-    lengths_N = _checked(lengths, tokens_per_microbatch)
-    rng = np.random.default_rng([seed, epoch])
-    if strategy == "pack":
-        width, height = _pack_shape(lengths_N, tokens_per_microbatch, max_length)
-        rows = _packed_rows(lengths_N, width, rng)
-        rows = [rows[n] for n in rng.permutation(len(rows))]
-        batches = [_batch(rows[n : n + height], width, lengths_N) for n in range(0, len(rows), height)]
-    else:
-        batches = _bucketed(lengths_N, tokens_per_microbatch, rng)
-        batches = [batches[n] for n in rng.permutation(len(batches))]
-    return Plan(strategy, tuple(batches))
+    def per_batch(self, values: ArrayLike) -> NDArray[np.int64]:
+        """Sums over the examples of each micro-batch of something known for each example."""
+        upto_N1 = _upto(np.asarray(values)[self.order_N])
+        row_R = upto_N1[self.starts_R1[1:]] - upto_N1[self.starts_R1[:-1]]
+        upto_R1 = _upto(row_R[self.sequence_R])
+        sums_B: NDArray[np.int64] = upto_R1[self.first_B + self.rows_B] - upto_R1[self.first_B]
+        return sums_B
 
-
-def evaluation_plan(
-    lengths: ArrayLike,
-    *,
-    strategy: Strategy,
-    tokens_per_microbatch: int,
-    max_length: int,
-    max_tokens: int | None = None,
-    order: ArrayLike | None = None,
-) -> Plan:
-    """The same examples every time: the first ones in `order` (TokenTable.content_order; by default as they
-    come) whose lengths sum to at most `max_tokens` useful tokens, at least one where there is any."""
-    lengths_N = _checked(lengths, tokens_per_microbatch)
-    order_N = np.arange(len(lengths_N)) if order is None else np.asarray(order, dtype=np.int64)
-    if max_tokens is not None and len(order_N):
-        taken = int(np.searchsorted(np.cumsum(lengths_N[order_N]), max_tokens, side="right"))
-        order_N = order_N[: max(1, taken)]
-    part = epoch_plan(
-        lengths_N[order_N],
-        strategy=strategy,
-        tokens_per_microbatch=tokens_per_microbatch,
-        max_length=max_length,
-        seed=0,
-        epoch=0,
-    )
-    batches = (
-        PlannedBatch(
-            tuple(tuple(int(order_N[n]) for n in row) for row in batch.rows), batch.width, batch.useful_tokens
-        )
-        for batch in part.batches
-    )
-    return Plan(strategy, tuple(batches))
-
-
-def choose_strategy(
-    shapes: ShapesSection, lengths: ArrayLike, *, max_length: int, seed: int = 0
-) -> tuple[Strategy, str]:
-    """The recipe's strategy, or for 'auto' the one that processes fewer tokens on these lengths, and why.
-
-    In eager mode a forward pass over 256 rows and more runs at the matmul ceiling whatever its shape, so the
-    processed tokens decide; compile seconds per shape are not weighed here. A tie goes to packing: one shape.
-    """
-    if shapes.strategy != "auto":
-        return shapes.strategy, "set by the recipe"
-
-    def plan(strategy: Strategy) -> Plan:
-        return epoch_plan(
-            lengths,
-            strategy=strategy,
-            tokens_per_microbatch=shapes.tokens_per_microbatch,
-            max_length=max_length,
-            seed=seed,
-            epoch=0,
-        )
-
-    pack, bucket = plan("pack"), plan("bucket")
-    chosen: Strategy = "pack" if pack.processed_tokens <= bucket.processed_tokens else "bucket"
-    return chosen, (
-        "fewer processed tokens an epoch: "
-        f"packing {pack.processed_tokens} ({pack.padding_share:.1%} padding, {len(pack.shapes)} shapes), "
-        f"buckets {bucket.processed_tokens} ({bucket.padding_share:.1%} padding, {len(bucket.shapes)} shapes)"
-    )
-
-
-def steps(plan: Plan, tokens_per_step: int) -> Iterator[tuple[PlannedBatch, ...]]:
-    """Consecutive micro-batches of one optimizer step: as many as stay within `tokens_per_step` processed
-    tokens, at least one. The last step of an epoch may be short."""
-    group: list[PlannedBatch] = []
-    tokens = 0
-    for batch in plan.batches:
-        if group and tokens + batch.processed_tokens > tokens_per_step:
-            yield tuple(group)
-            group, tokens = [], 0
-        group.append(batch)
-        tokens += batch.processed_tokens
-    if group:
-        yield tuple(group)
-
-
-def _checked(lengths: ArrayLike, tokens_per_microbatch: int) -> NDArray[np.int64]:
-    lengths_N = np.asarray(lengths, dtype=np.int64)
-    if len(lengths_N) and lengths_N.max() > tokens_per_microbatch:
-        raise InputError(
-            f"an example of {lengths_N.max()} tokens does not fit into a micro-batch of "
-            f"{tokens_per_microbatch}; raise shapes.tokens_per_microbatch or lower data.max_length"
-        )
-    return lengths_N
-
-
-def _batch(rows: Sequence[Sequence[int]], width: int, lengths_N: NDArray[np.int64]) -> PlannedBatch:
-    useful = sum(int(lengths_N[n]) for row in rows for n in row)
-    return PlannedBatch(tuple(tuple(int(n) for n in row) for row in rows), width, useful)
-
-
-def _aligned(length: int, limit: int) -> int:
-    return min(-(-length // ALIGN) * ALIGN, limit)
-
-
-def _pack_shape(lengths_N: NDArray[np.int64], budget: int, max_length: int) -> tuple[int, int]:
-    """Width and height of packed micro-batches: rows as wide as the budget allows at the height that
-    `max_length` gives, but no wider than all examples together need."""
-    height = max(1, budget // max_length)
-    width = budget // height
-    if width > max_length and width - width % ALIGN >= max_length:
-        width -= width % ALIGN
-    total, longest = int(lengths_N.sum()), int(lengths_N.max(initial=1))
-    return max(min(width, _aligned(total, budget)), longest), height
-
-
-def _packed_rows(lengths_N: NDArray[np.int64], width: int, rng: np.random.Generator) -> list[list[int]]:
-    order_N = rng.permutation(len(lengths_N))
-    rows: list[list[int]] = []
-    for start in range(0, len(order_N), PACK_WINDOW):
-        window = order_N[start : start + PACK_WINDOW]
-        rows += _best_fit(window[np.argsort(-lengths_N[window], kind="stable")].tolist(), lengths_N, width)
-    return rows
-
-
-def _best_fit(order: list[int], lengths_N: NDArray[np.int64], width: int) -> list[list[int]]:
-    """Each example, longest first, into the fullest row that still has room for it."""
-    rows: list[list[int]] = []
-    room: list[tuple[int, int]] = []  # (tokens left, row), sorted
-    for n in order:
-        length = int(lengths_N[n])
-        at = bisect_left(room, (length, -1))
-        if at == len(room):
-            rows.append([n])
-            left, row = width - length, len(rows) - 1
-        else:
-            left, row = room.pop(at)
-            rows[row].append(n)
-            left -= length
-        if left:
-            insort(room, (left, row))
-    return rows
-
-
-def _bucketed(lengths_N: NDArray[np.int64], budget: int, rng: np.random.Generator) -> list[PlannedBatch]:
-    widths = bucket_widths(lengths_N, budget)
-    bucket_of_N = np.searchsorted(widths, lengths_N)
-    batches: list[PlannedBatch] = []
-    for bucket, width in enumerate(widths):
-        members = np.flatnonzero(bucket_of_N == bucket)
-        members = members[rng.permutation(len(members))].tolist()
-        height = max(1, budget // width)
-        batches += [
-            _batch([[n] for n in members[start : start + height]], width, lengths_N)
-            for start in range(0, len(members), height)
+    def _batch(self, n: int) -> PlannedBatch:
+        first, rows = int(self.first_B[n]), int(self.rows_B[n])
+        starts = self.starts_R1
+        examples = [
+            self.order_N[starts[row] : starts[row + 1]] for row in self.sequence_R[first : first + rows]
         ]
-    return batches
+        useful = sum(int(self.lengths_N[row].sum(dtype=np.int64)) for row in examples)
+        empty = int(self.height_B[n]) - rows
+        return PlannedBatch(
+            (*(tuple(row.tolist()) for row in examples), *[()] * empty), int(self.width_B[n]), useful
+        )
 
 
-def bucket_widths(lengths: ArrayLike, budget: int, most: int = MAX_BUCKETS) -> list[int]:
-    """At most `most` widths, ascending, the last one at least the longest length, with the least padded
-    tokens in sum. Multiples of ALIGN, none above `budget`. Among many lengths, quantiles of them are
-    candidates."""
-    lengths_N = np.asarray(lengths, dtype=np.int64)
-    if not len(lengths_N):
-        return []
-    widths_N = np.minimum(-(-lengths_N // ALIGN) * ALIGN, budget)
-    candidates_C, counts_C = np.unique(widths_N, return_counts=True)
-    if len(candidates_C) > _MAX_CANDIDATES:
-        quantiles = np.linspace(0, 1, _MAX_CANDIDATES)
-        candidates_C = np.unique(np.quantile(candidates_C, quantiles, method="higher"))
-        counts_C = np.bincount(np.searchsorted(candidates_C, widths_N), minlength=len(candidates_C))
-    upto_C = np.concatenate([[0], np.cumsum(counts_C)])
-    best_C = upto_C[1:] * candidates_C  # tokens processed by one bucket for candidates 0..c
-    choice: list[NDArray[np.int64]] = []
-    for _ in range(1, min(most, len(candidates_C))):
-        # cost[c, b]: candidates 0..b in the buckets so far, b+1..c in one more of width c
-        cost_CC = best_C[None, :] + (upto_C[1:, None] - upto_C[None, 1:]) * candidates_C[:, None]
-        cost_CC[np.triu_indices(len(candidates_C))] = np.iinfo(np.int64).max
-        below_C = np.argmin(cost_CC, axis=1)
-        better_C = cost_CC[np.arange(len(candidates_C)), below_C]
-        choice.append(np.where(better_C < best_C, below_C, -1))
-        best_C = np.minimum(best_C, better_C)
-    return _widths_from(candidates_C, choice)
-
-
-def _widths_from(candidates_C: NDArray[np.int64], choice: list[NDArray[np.int64]]) -> list[int]:
-    at = len(candidates_C) - 1
-    widths = [int(candidates_C[at])]
-    for below_C in reversed(choice):
-        if below_C[at] >= 0:
-            at = int(below_C[at])
-            widths.append(int(candidates_C[at]))
-    return widths[::-1]
+def _upto(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(values, dtype=np.int64)])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from itertools import pairwise
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -135,10 +136,32 @@ class TuneSection(Frozen):
 class ShapesSection(Frozen):
     """The shapes training shows the device."""
 
-    strategy: Literal["auto", "pack", "bucket"] = Field(
-        "auto", description="several examples a row, or rows of like length; auto: whichever pads less"
+    strategy: Literal["auto", "pack", "bucket", "max", "longest"] = Field(
+        "auto",
+        description="several examples a row; rows of a few widths; all as wide as the longest; each "
+        "micro-batch as wide as its own longest; auto: the least time for this job",
     )
     tokens_per_microbatch: int = Field(512, ge=2, description="rows x length of one forward pass, at most")
+    buckets: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+        None, min_length=1, description="widths of the buckets, ascending; null: those that cost least"
+    )
+
+    @model_validator(mode="after")
+    def _buckets_are_a_ladder(self) -> Self:
+        if self.buckets is None:
+            return self
+        if self.strategy != "bucket":
+            raise ValueError(
+                f"buckets are given, and strategy is {self.strategy}; set strategy: bucket, or leave them out"
+            )
+        if any(wide <= narrow for narrow, wide in pairwise(self.buckets)):
+            raise ValueError("buckets must be widths in ascending order, each once")
+        if self.buckets[-1] > self.tokens_per_microbatch:
+            raise ValueError(
+                f"the widest bucket ({self.buckets[-1]}) does not fit in tokens_per_microbatch "
+                f"({self.tokens_per_microbatch})"
+            )
+        return self
 
 
 class StopSection(Frozen):

@@ -2,6 +2,7 @@
 
 from .errors import InputError, MissingExtraError, StorageError, TrueupError
 from .measurement import Frozen, Kind, Measurement, Scope, unavailable
+from .profile import CompileFigures, DeviceRules, PlatformProfile
 from .run import (
     DatasetFacts,
     Evaluation,
@@ -17,9 +18,14 @@ from .run import (
     SpanTotal,
     Step,
 )
+from .shape_plan import Alternative, CompileMode, Shape, ShapePlan, Strategy
 
 __all__ = [
+    "Alternative",
+    "CompileFigures",
+    "CompileMode",
     "DatasetFacts",
+    "DeviceRules",
     "Evaluation",
     "Event",
     "Frozen",
@@ -28,6 +34,7 @@ __all__ = [
     "Measurement",
     "MissingExtraError",
     "ModelDims",
+    "PlatformProfile",
     "Price",
     "RunHeader",
     "RunRecord",
@@ -35,10 +42,13 @@ __all__ = [
     "Sample",
     "Scope",
     "Segment",
+    "Shape",
+    "ShapePlan",
     "SpanName",
     "SpanTotal",
     "Step",
     "StorageError",
+    "Strategy",
     "TrueupError",
     "unavailable",
 ]

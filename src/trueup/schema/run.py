@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from .measurement import Frozen, Measurement
+from .shape_plan import ShapePlan
 
 RunState = Literal["running", "finished", "failed", "interrupted", "stopped"]
 
@@ -195,6 +196,7 @@ class RunHeader(Frozen):
     price: Price | None = None
     model: ModelDims | None = None
     dataset: DatasetFacts | None = None
+    shape_plan: ShapePlan | None = None
     started_at: str  # ISO 8601 UTC of the origin
     ended_at: str | None = None
     wall_s: float | None = None  # set when the run ends

@@ -122,7 +122,7 @@ def _record(
         useful_tokens=batch.counts.useful,
         supervised_tokens=batch.counts.supervised,
         processed_tokens=batch.counts.processed,
-        head_rows=batch.counts.supervised,
+        head_rows=batch.counts.head_rows,
         attention_sum_sq=batch.counts.attention_sum_sq,
         micro_batches=batch.micro_batches,
         shape=batch.shape,

@@ -14,7 +14,16 @@ from trueup.analysis.outcomes import of_wall_clock
 from trueup.catalog import instance_price
 from trueup.device import Device
 from trueup.recipe import LoadedRecipe, Recipe
-from trueup.schema import InputError, Measurement, Price, RunHeader, RunRecord, RunState, SpanName
+from trueup.schema import (
+    InputError,
+    Measurement,
+    PlatformProfile,
+    Price,
+    RunHeader,
+    RunRecord,
+    RunState,
+    SpanName,
+)
 from trueup.schema.protocols import Sink
 from trueup.telemetry import MemorySink, Sampler, TeeSink, Timeline, collect, process_origin
 
@@ -58,10 +67,12 @@ def execute(
     places: Places,
     sink: Sink,
     stream: TextIO | None,
+    profile: PlatformProfile | None = None,
 ) -> Outcome:
     """Run the recipe and emit its record to `sink`. Never raises for what ends a run: see `Outcome.error`.
 
-    `stream` is where a person watches, or None. On ranks other than the leading one nothing is recorded.
+    `stream` is where a person watches, or None; `profile` what earlier runs taught of this platform. On ranks
+    other than the leading one nothing is recorded.
     """
     kept = MemorySink()
     tee = TeeSink(kept, sink) if world.leads else kept
@@ -79,7 +90,8 @@ def execute(
                 header = _with_environment(header, loaded.recipe, device, world, timeline)
                 tee.header(header)
                 session, header = _open(
-                    loaded.recipe, header, world, device, timeline, places, stream, interruption
+                    *(loaded.recipe, header, world, device, timeline, places, stream, interruption),
+                    profile,
                 )
                 tee.header(header)
                 reason = _train(session, tee, stream)
@@ -126,6 +138,7 @@ def _open(
     places: Places,
     stream: TextIO | None,
     interruption: Interruption,
+    profile: PlatformProfile | None,
 ) -> tuple[Session, RunHeader]:
     session = open_session(
         recipe,
@@ -136,11 +149,13 @@ def _open(
         places=places,
         say=_speaker(stream),
         interruption=interruption,
+        profile=profile,
     )
     return session, header.model_copy(
         update={
             "model": session.model.dims,
             "dataset": session.prepared.facts,
+            "shape_plan": session.plan,
             "choices": {key: choice.as_dict() for key, choice in session.choices.items()},
         }
     )
@@ -156,7 +171,7 @@ def _speaker(stream: TextIO | None) -> Callable[[str], None]:
 
 def _train(session: Session, sink: Sink, stream: TextIO | None) -> str:
     with session.timeline.span(SpanName.PREPARE):
-        rule = stop_rule(session.recipe, session.price, lambda epoch: len(session.epoch(epoch)))
+        rule = stop_rule(session.recipe, session.price, session.plan.steps_per_epoch)
     progress = Progress(stream if session.world.leads else None, rule.total_steps, session.price)
     for key, choice in session.choices.items():
         progress.note(f"{key}: {choice.value} ({choice.reason})")

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trueup.data import (
-    Plan,
-    PlannedBatch,
-    Prepared,
-    Strategy,
-    TokenTable,
-    choose_strategy,
-    epoch_plan,
-    evaluation_plan,
-    prepare,
-    steps,
-)
+from trueup.data import Arrangement, Epoch, PlannedBatch, Planner, Prepared, TokenTable, evaluated, prepare
 from trueup.device import Device, MatmulCeiling, matmul_ceiling, open_device
 from trueup.recipe import Recipe
-from trueup.schema import InputError, Price, SpanName
+from trueup.schema import InputError, PlatformProfile, Price, ShapePlan, SpanName
 from trueup.telemetry import CompileLog, Timeline
 
 from .interruption import Interruption
+from .shapes import make_planner, shared_plan
 from .world import World, join_world
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
     from trueup.model.load import LoadedModel
     from trueup.model.precision import Precision
@@ -73,8 +66,9 @@ class Session:
     ceiling: MatmulCeiling
     training: TokenTable
     validation: TokenTable
-    evaluation: Plan
-    strategy: Strategy
+    planner: Planner
+    plan: ShapePlan
+    evaluated_N: NDArray[np.int64]  # numbers of the validation examples that are evaluated on
     compiles: CompileLog
     interruption: Interruption
     weights: Path
@@ -86,17 +80,27 @@ class Session:
         if self.world.size == 1:
             self.interruption.check()
 
-    def epoch(self, epoch: int) -> list[tuple[PlannedBatch, ...]]:
-        """The optimizer steps of one epoch: a pure function of (seed, epoch), the same on every rank."""
-        plan = epoch_plan(
-            self.training.lengths,
-            strategy=self.strategy,
-            tokens_per_microbatch=self.recipe.shapes.tokens_per_microbatch,
-            max_length=self.recipe.data.max_length,
-            seed=self.recipe.train.seed,
-            epoch=epoch,
-        )
-        return list(steps(plan, self.recipe.train.tokens_per_step))
+    @cached_property
+    def arrangement(self) -> Arrangement:
+        """The training examples in the plan's shapes."""
+        return self.planner.data.arranged(self.plan)
+
+    @cached_property
+    def evaluation(self) -> Epoch:
+        """What is evaluated on, in the same batches every time."""
+        planned = self.planner.data.evaluation(self.plan)
+        return planned.of_table(self.validation.lengths, self.evaluated_N)
+
+    def epoch(self, epoch: int) -> Sequence[tuple[PlannedBatch, ...]]:
+        """The optimizer steps of one epoch: a pure function of (seed, epoch), the same on every rank. Each is
+        made when asked for: step n of epoch e is found without those before it."""
+        seed = self.recipe.train.seed
+        return self.arrangement.epoch(seed, epoch, self.plan.micro_batches_per_step).steps
+
+    def with_plan(self, plan: ShapePlan) -> Session:
+        """This session under another plan for the same data: for a device that refused a shape."""
+        chosen = {**self.choices, "shapes": Choice(plan.strategy, plan.reason)}
+        return replace(self, plan=plan, choices=chosen)
 
 
 def find_device(recipe: Recipe) -> tuple[World, Device]:
@@ -119,8 +123,10 @@ def open_session(
     places: Places,
     say: Callable[[str], None],
     interruption: Interruption,
+    profile: PlatformProfile | None = None,
 ) -> Session:
-    """Prepare the data, load the model, measure this machine's ceiling: all before the first step."""
+    """Prepare the data, load the model, choose the shapes, measure this machine's ceiling: all before the
+    first step. `profile` is what earlier runs taught of this model on this device, where there were any."""
     compiles = CompileLog(timeline)
     with timeline.span(SpanName.LOAD):
         from trueup.model.builtin import resolve_model
@@ -138,9 +144,6 @@ def open_session(
             timeline.event("note", message)
             say(message)
         training, validation = prepared.split("train"), prepared.split("validation")
-        strategy, why_strategy = choose_strategy(
-            recipe.shapes, training.lengths, max_length=recipe.data.max_length, seed=recipe.train.seed
-        )
     with timeline.span(SpanName.LOAD):
         seed_everything(recipe.train.seed)
         model = load_model(
@@ -151,6 +154,21 @@ def open_session(
             tokenizer=tokenizer,
         )
         _check_positions(recipe, model.max_positions)
+    with timeline.span(SpanName.PREPARE):
+        order_N = validation.content_order()
+        evaluated_N = evaluated(validation.lengths, max_tokens=recipe.evaluate.max_tokens, order=order_N)
+        planner = make_planner(
+            recipe,
+            training,
+            validation.lengths[evaluated_N],
+            device=device,
+            dims=model.dims,
+            profile=profile,
+            positions=model.max_positions,
+            price=price,
+        )
+        plan = shared_plan(planner, world)
+    with timeline.span(SpanName.LOAD):
         precision = choose_precision(recipe.precision.policy, device)
         optimizer = make_optimizer(model.trainable, recipe, fused=device.kind in FUSED_ADAMW)
     with timeline.span(SpanName.CALIBRATE):
@@ -171,8 +189,9 @@ def open_session(
         ceiling=ceiling,
         training=training,
         validation=validation,
-        evaluation=_evaluation_plan(recipe, validation, strategy),
-        strategy=strategy,
+        planner=planner,
+        plan=plan,
+        evaluated_N=evaluated_N,
         compiles=compiles,
         interruption=interruption,
         weights=places.weights,
@@ -180,7 +199,7 @@ def open_session(
             "device": Choice(device.kind, f"{recipe.platform.device} in the recipe; {device.name}"),
             "precision": Choice(precision.policy, precision.reason),
             "threads": Choice(str(threads), why_threads),
-            "shapes": Choice(strategy, why_strategy),
+            "shapes": Choice(plan.strategy, plan.reason),
             "attention": Choice(model.attention, "torch's fused kernel with an explicit block-causal mask"),
             "compile": Choice("none", "eager: every shape runs at once, nothing is compiled"),
         },
@@ -218,17 +237,6 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
-
-
-def _evaluation_plan(recipe: Recipe, validation: TokenTable, strategy: Strategy) -> Plan:
-    return evaluation_plan(
-        validation.lengths,
-        strategy=strategy,
-        tokens_per_microbatch=recipe.shapes.tokens_per_microbatch,
-        max_length=recipe.data.max_length,
-        max_tokens=recipe.evaluate.max_tokens,
-        order=validation.content_order(),
-    )
 
 
 def _check_positions(recipe: Recipe, max_positions: int | None) -> None:

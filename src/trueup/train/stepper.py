@@ -49,7 +49,8 @@ def gather(session: Session, planned: Sequence[PlannedBatch]) -> GlobalBatch:
     pad_id = session.prepared.pad.id
     own = tuple(assemble(session.training, batch, pad_id) for batch in world.share(planned))
     largest = max(planned, key=lambda batch: batch.processed_tokens)
-    return GlobalBatch(count_tokens(planned, session.training), own, len(planned), largest.shape)
+    counts = count_tokens(planned, session.training, session.plan.chunk_rows)
+    return GlobalBatch(counts, own, len(planned), largest.shape)
 
 
 def train_step(session: Session, batch: GlobalBatch, lr: float) -> StepResult:
@@ -103,6 +104,6 @@ def to_device(session: Session, micro_batch: MicroBatch) -> BatchTensors:
         micro_batch.tokens_BT,
         micro_batch.positions_BT,
         micro_batch.segments_BT,
-        *micro_batch.targets(),
+        *micro_batch.targets(session.plan.chunk_rows),
         device=session.device.torch_device,
     )

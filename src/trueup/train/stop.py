@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from trueup.recipe import Recipe
+from trueup.recipe.models import StopSection
 from trueup.schema import Price
 
 
@@ -31,27 +31,28 @@ class StopRule:
         return None
 
 
-def total_steps(recipe: Recipe, steps_of_epoch: Callable[[int], int]) -> int:
-    """Steps that `epochs` and `max_steps` allow. Examples are packed anew in each epoch, so epochs differ in
-    their number of steps and are counted one by one: the last example of the last epoch is trained too."""
-    limit, total = recipe.train.max_steps, 0
+def total_steps(recipe: Recipe, steps_per_epoch: int) -> int:
+    """Steps that `epochs` and `max_steps` allow. Every epoch has as many: the last example of the last epoch
+    is trained too."""
     whole, part = divmod(recipe.train.epochs, 1)
-    for epoch in range(int(whole)):
-        total += steps_of_epoch(epoch)
-        if limit is not None and total >= limit:
-            return limit
-    if part:
-        total += math.ceil(part * steps_of_epoch(int(whole)))
+    total = int(whole) * steps_per_epoch + math.ceil(part * steps_per_epoch)
+    limit = recipe.train.max_steps
     return total if limit is None else min(total, limit)
 
 
-def stop_rule(recipe: Recipe, price: Price | None, steps_of_epoch: Callable[[int], int]) -> StopRule:
-    """Limits of this recipe. Dollars become seconds at the run's price."""
-    stop = recipe.train.stop
+def wall_limit(stop: StopSection, price: Price | None) -> tuple[float | None, str]:
+    """Seconds after which the run is to end, if it is, and which key says so. Dollars become seconds at the
+    run's price."""
     limits: list[tuple[float, str]] = []
     if stop.minutes is not None:
         limits.append((stop.minutes * 60, f"train.stop.minutes ({stop.minutes:g})"))
     if stop.usd is not None and price is not None:
         limits.append((stop.usd / price.usd_per_hour * 3600, f"train.stop.usd ({stop.usd:g})"))
-    wall_s, condition = min(limits, default=(None, ""))
-    return StopRule(total_steps(recipe, steps_of_epoch), wall_s, stop.useful_tokens, condition)
+    return min(limits, default=(None, ""))
+
+
+def stop_rule(recipe: Recipe, price: Price | None, steps_per_epoch: int) -> StopRule:
+    """Limits of this recipe."""
+    wall_s, condition = wall_limit(recipe.train.stop, price)
+    total = total_steps(recipe, steps_per_epoch)
+    return StopRule(total, wall_s, recipe.train.stop.useful_tokens, condition)

@@ -87,6 +87,20 @@ class World:
         dist.broadcast(flag, src=0)
         return bool(flag.item())
 
+    def from_leader(self, text: str) -> str:
+        """The leading rank's text, on every rank."""
+        if self.size == 1:
+            return text
+        import torch
+        import torch.distributed as dist
+
+        own = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        length = torch.tensor([len(own)])
+        dist.broadcast(length, src=0)
+        found = own if self.leads else torch.empty(int(length.item()), dtype=torch.uint8)
+        dist.broadcast(found, src=0)
+        return bytes(found.tolist()).decode()
+
     def wait_for_all(self) -> None:
         """A barrier over host memory, which every backend offers."""
         self.sum([0.0])

@@ -1,0 +1,46 @@
+"""What is known of a platform before a run of one model on it: rules, seconds, memory edges.
+
+Every figure says how it is known: measured in earlier runs with their number, estimated from a published
+figure, or unavailable with the reason."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from .measurement import Frozen, Measurement
+from .shape_plan import CompileMode, Shape
+
+
+class DeviceRules(Frozen):
+    """What a device asks of shapes."""
+
+    static: bool = False  # each new shape is compiled, whatever the mode: only a finite set can be shown
+    multiple: int = Field(8, ge=1)  # widths are multiples of it
+    max_tokens: int | None = Field(None, ge=1)  # largest rows x width that fits its memory, where known
+
+
+class CompileFigures(Frozen):
+    """Seconds of compiling in one mode. `step_ratio` is compiled over eager step time."""
+
+    first_shape_s: Measurement
+    further_shape_s: Measurement  # each further training shape, forward and backward
+    evaluation_shape_s: Measurement  # each evaluation shape: forward alone
+    step_ratio: Measurement
+
+
+class PlatformProfile(Frozen):
+    """One device with one model. Seconds of an eager micro-batch, forward and backward, are
+
+    `micro_batch_s` + `token_s` x processed tokens + `pair_s` x rows x width² + `head_row_s` x head rows.
+    """
+
+    device_kind: str
+    device_name: str
+    model: str  # of what the seconds are, in words
+    rules: DeviceRules
+    micro_batch_s: Measurement
+    token_s: Measurement  # all but attention scores and head
+    pair_s: Measurement  # attention scores of one query with one key, all layers
+    head_row_s: Measurement
+    compile: dict[CompileMode, CompileFigures] = Field(default_factory=dict)
+    memory_edges: tuple[Shape, ...] = ()  # shapes that ran out of memory

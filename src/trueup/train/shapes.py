@@ -1,0 +1,50 @@
+"""The shape plan of a run: what it follows from, gathered, and the same on every rank."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trueup.analysis.profile import estimated_profile
+from trueup.data import JobData, Planner, TokenTable, job_tokens
+from trueup.device import Device
+from trueup.recipe import Recipe
+from trueup.schema import ModelDims, PlatformProfile, Price, ShapePlan
+
+from .stop import wall_limit
+from .world import World
+
+
+def make_planner(
+    recipe: Recipe,
+    training: TokenTable,
+    evaluation_lengths_N: NDArray[np.int32],
+    *,
+    device: Device,
+    dims: ModelDims,
+    profile: PlatformProfile | None,
+    positions: int | None,
+    price: Price | None,
+) -> Planner:
+    """Without a profile learnt from runs, published figures are asked."""
+    from trueup.model.loss import CHUNK_ROWS
+
+    known = profile or estimated_profile(device.kind, device.name, dims, static=device.static_shapes_only)
+    data = JobData(training.lengths, training.supervised, evaluation_lengths_N)
+    wall_s, _ = wall_limit(recipe.train.stop, price)
+    return Planner(
+        data=data,
+        shapes=recipe.shapes,
+        tokens_per_step=recipe.train.tokens_per_step,
+        job_tokens=job_tokens(recipe.train, data.useful_tokens, known, wall_s),
+        chunk_rows=CHUNK_ROWS,
+        profile=known,
+        positions=positions,
+    )
+
+
+def shared_plan(planner: Planner, world: World) -> ShapePlan:
+    """The leading rank's plan, on every rank: what a profile says may differ between processes, and ranks
+    with different plans would wait for each other forever."""
+    plan = planner.plan()
+    return ShapePlan.model_validate_json(world.from_leader(plan.model_dump_json()))

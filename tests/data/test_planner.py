@@ -1,0 +1,291 @@
+"""The shape planner: exact buckets and packing, the cheapest plan taken, bad input refused in words."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planned import long_tail, planner_of, profile_of
+
+from trueup.data import job_tokens
+from trueup.data.buckets import MAX_BUCKETS, bucket_widths
+from trueup.data.costs import Costs
+from trueup.data.packing import packed, rows_needed
+from trueup.recipe.models import TrainSection
+from trueup.schema import DeviceRules, InputError, ShapePlan, TrueupError
+
+LENGTHS = st.lists(st.integers(1, 64), min_size=1, max_size=120)
+
+
+# --- buckets ----------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=500, derandomize=True)
+@given(
+    st.lists(st.integers(1, 80), min_size=1, max_size=40),
+    st.integers(1, 5),
+    st.sampled_from([0.0, 3.0, 40.0, 400.0]),
+    st.sampled_from([0.3, 1.0, 7.5]),
+    st.sampled_from([80, 200, 1000]),
+    st.sampled_from([0.0, 25.0]),
+    st.booleans(),
+)
+def test_the_dynamic_program_equals_brute_force(
+    lengths: list[int], most: int, shape_s: float, passes: float, budget: int, fixed: float, static: bool
+) -> None:
+    """Padded tokens x cost + buckets x compile seconds, over every set of candidate widths there is."""
+    costs = Costs(micro_batch_s=fixed, pair_s=0.01)
+
+    def price(widths: tuple[int, ...]) -> float:
+        total, below = shape_s * len(widths), 0
+        for width in widths:
+            count = sum(below < length <= width for length in lengths)
+            total += passes * costs.of_batches(count, budget // width, width, static=static)
+            below = width
+        return total
+
+    widths = bucket_widths(
+        lengths, budget, costs=costs, passes=passes, shape_s=shape_s, static=static, most=most
+    )
+    assert widths == sorted(set(widths))
+    assert 1 <= len(widths) <= most
+    *narrow, last = sorted({-(-length // 8) * 8 for length in lengths})
+    best = min(price((*chosen, last)) for size in range(most) for chosen in combinations(narrow, size))
+    assert price(tuple(widths)) == pytest.approx(best, rel=1e-12)
+
+
+def test_dearer_compiling_means_fewer_buckets() -> None:
+    counts = [
+        len(bucket_widths(long_tail(2000), 512, costs=Costs(), shape_s=shape_s))
+        for shape_s in (0.0, 3e3, 2e4, 1e9)
+    ]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] == MAX_BUCKETS
+    assert counts[-1] == 1
+
+
+def test_widths_among_very_many_lengths_cover_them() -> None:
+    lengths = np.arange(1, 40_000)
+    widths = bucket_widths(lengths, 40_000, costs=Costs())
+    assert widths[-1] >= lengths.max()
+    assert widths[-1] <= 40_000
+
+
+# --- packing ----------------------------------------------------------------------------------------------
+
+
+def one_by_one(lengths: list[int], width: int) -> list[int]:
+    """Rooms left by best-fit decreasing as the books have it, one example at a time."""
+    rooms: list[int] = []
+    for length in sorted(lengths, reverse=True):
+        at = bisect_left(rooms, length)
+        insort(rooms, (rooms.pop(at) if at < len(rooms) else width) - length)
+    return rooms
+
+
+@settings(deadline=None, max_examples=300)
+@given(LENGTHS, st.integers(64, 200))
+def test_packing_by_histogram_is_best_fit_decreasing(lengths: list[int], width: int) -> None:
+    lengths_N = np.asarray(lengths, dtype=np.int64)
+    expected = one_by_one(lengths, width)
+    assert rows_needed(lengths_N, width) == len(expected)
+    by_row_N, starts_R1 = packed(lengths_N, width)
+    falling_N = np.sort(lengths_N)[::-1][by_row_N]
+    sums = np.add.reduceat(falling_N, starts_R1[:-1])
+    assert sorted((width - sums).tolist()) == expected
+    assert sorted(by_row_N.tolist()) == list(range(len(lengths)))
+
+
+def test_packing_the_demo_pads_at_most_three_percent() -> None:
+    """Also the guard against grouping that is silently off (NeMo Automodel#3755, axolotl#3848): the plan's
+    own figures."""
+    plan = planner_of(long_tail(2800), "pack", budget=512).plan()
+    assert plan.training == ((1, 512),)
+    assert plan.padding_share <= 0.03
+
+
+def test_small_data_is_not_padded_to_a_full_row() -> None:
+    assert planner_of([20, 30], "pack", budget=512).plan().training == ((1, 56),)
+
+
+def test_one_long_row_or_several_by_what_attention_costs() -> None:
+    lengths = long_tail(400)
+    plain = planner_of(lengths, "pack", budget=2048, profile=profile_of())
+    dear = profile_of().model_copy(update={"pair_s": profile_of().token_s.model_copy(update={"value": 1e-3})})
+    assert plain.plan().full[0][0] == 1
+    (rows, width), *_ = planner_of(lengths, "pack", budget=2048, profile=dear).plan().full
+    assert rows == 4
+    assert width <= 512
+
+
+# --- the choice -------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(
+    LENGTHS,
+    st.sampled_from([0.0, 1.0, 60.0]),
+    st.floats(1, 1e6),
+    st.sampled_from([1e-4, 1e-2]),
+    st.booleans(),
+)
+def test_auto_takes_the_least_total_time_and_says_why_the_others_lost(
+    lengths: list[int], compile_s: float, tokens: float, token_s: float, static: bool
+) -> None:
+    profile = profile_of(token_s=token_s, compile_s=compile_s, rules=DeviceRules(static=static))
+    planner = planner_of(
+        lengths, evaluation=lengths[:3], job_tokens=tokens, profile=profile, modes=("none", "layer")
+    )
+    plan = planner.plan()
+    assert len(plan.alternatives) == 8
+    assert [one.verdict for one in plan.alternatives].count("chosen") == 1
+    assert all(one.verdict for one in plan.alternatives)
+    totals = [one.total_s for one in plan.alternatives if one.total_s is not None]
+    if not static:  # what the device compiles in mode none has no figure here
+        assert plan.total_s == min(totals)
+    assert planner.plan() == plan  # pure
+    assert ShapePlan.model_validate_json(plan.model_dump_json()) == plan
+
+
+def test_a_short_job_compiles_nothing_and_a_long_one_does() -> None:
+    def mode(tokens: float) -> str:
+        planner = planner_of(
+            *(long_tail(500),), budget=512, job_tokens=tokens, profile=profile_of(), modes=("none", "layer")
+        )
+        return planner.plan().compile
+
+    assert mode(2e4) == "none"  # 20 s of steps
+    assert mode(2e6) == "layer"
+
+
+def test_without_figures_the_work_decides() -> None:
+    """A static device nobody has measured: one packed shape, and no seconds are made up."""
+    profile = profile_of(token_s=None, rules=DeviceRules(static=True, multiple=128))
+    plan = planner_of(long_tail(500), budget=2048, profile=profile).plan()
+    assert plan.strategy == "pack"
+    assert plan.total_s is None
+    assert plan.compile_s is None
+    assert "processed tokens" in plan.reason
+
+
+def test_all_of_one_length_need_no_packing_and_no_padding() -> None:
+    for strategy in ("auto", "pack", "bucket", "max", "longest"):
+        plan = planner_of([64] * 50, strategy, budget=256).plan()
+        assert plan.padding_share == 0
+        assert {width for _, width in plan.full} <= {64, 128, 256}
+
+
+def test_auto_is_bucketing_where_packing_wastes_more() -> None:
+    assert planner_of([300] * 100, budget=512).plan().strategy != "pack"
+
+
+def test_a_step_holds_as_many_micro_batches_as_its_tokens_allow() -> None:
+    assert planner_of(long_tail(500), "pack", budget=512, per_step=2100).plan().micro_batches_per_step == 4
+    loose = planner_of(long_tail(500), "longest", budget=512, per_step=2048).plan()
+    assert loose.micro_batches_per_step > 10  # its micro-batches are one row of about 120 tokens
+
+
+@pytest.mark.parametrize(
+    ("train", "tokens"),
+    [
+        ({"epochs": 3}, 3000.0),
+        ({"epochs": 3, "max_steps": 2, "tokens_per_step": 600}, 1200.0),
+        ({"epochs": 3, "stop": {"useful_tokens": 700}}, 700.0),
+        ({"epochs": 0.5}, 500.0),
+    ],
+)
+def test_the_size_of_a_job_is_the_least_of_its_limits(train: dict[str, Any], tokens: float) -> None:
+    assert job_tokens(TrainSection.model_validate(train), 1000) == tokens
+    assert job_tokens(TrainSection.model_validate(train), 1000, profile_of(), wall_s=0.1) == 100.0
+    assert job_tokens(TrainSection.model_validate(train), 1000, profile_of(token_s=None), 0.1) == tokens
+
+
+# --- a device that refuses --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["pack", "bucket", "max", "longest"])
+def test_a_refused_shape_gives_smaller_ones_for_the_same_step_until_none_is_left(strategy: str) -> None:
+    planner = planner_of(long_tail(500), strategy, budget=4096, per_step=4096)
+    plan = planner.plan()
+    while plan.largest != (1, 512):
+        tokens = plan.largest[0] * plan.largest[1]
+        smaller = planner.smaller(plan, plan.largest)
+        assert smaller.strategy == plan.strategy
+        assert max(rows * width for rows, width in smaller.training) < tokens
+        if strategy != "longest":
+            assert smaller.micro_batches_per_step * smaller.largest[0] * smaller.largest[1] <= 4096
+            assert smaller.micro_batches_per_step >= 2 * plan.micro_batches_per_step
+        assert "no memory" in smaller.reason
+        assert planner.data.arranged(smaller)
+        plan = smaller
+    with pytest.raises(TrueupError, match=r"no memory.*1 x 512.*lower data.max_length"):
+        planner.smaller(plan, plan.largest)
+
+
+def test_a_shape_that_ran_out_of_memory_before_is_not_tried_again() -> None:
+    plan = planner_of(long_tail(500), budget=4096, profile=profile_of(edges=((4, 512),))).plan()
+    assert max(rows * width for rows, width in plan.training) < 2048
+    assert plan.tokens_per_microbatch == 2047
+
+
+# --- bad input --------------------------------------------------------------------------------------------
+
+
+def refused(message: str, *args: Any, **options: Any) -> None:
+    with pytest.raises(InputError, match=message):
+        planner_of(*args, **options).plan()
+
+
+def test_buckets_that_miss_the_longest_example_are_refused() -> None:
+    refused(r"ends at 48.*longest example has 50 tokens", [3, 50], "bucket", buckets=(16, 48))
+    refused(r"longest example has 50 tokens", [3], "bucket", buckets=(16, 48), evaluation=[50])
+    given = planner_of([3, 50], "bucket", buckets=(16, 56)).plan()
+    assert given.full == ((4, 16), (1, 56))
+
+
+def test_buckets_that_a_static_device_cannot_take_are_refused() -> None:
+    strict = profile_of(rules=DeviceRules(static=True, multiple=32))
+    refused(r"multiples of 32, not 40", [3], "bucket", buckets=(32, 40), profile=strict)
+
+
+def test_a_budget_smaller_than_one_example_is_refused() -> None:
+    refused(r"65 tokens does not fit into a micro-batch of 64.*raise shapes.tokens_per_microbatch", [3, 65])
+    strict = profile_of(rules=DeviceRules(static=True, multiple=128))
+    refused(r"60 tokens, in rows of 128, does not fit", [60], profile=strict)
+    refused(
+        r"does not fit into a micro-batch of 31.*this device fits no more",
+        *([32],),
+        profile=profile_of(edges=((2, 16),)),
+    )
+
+
+def test_an_example_longer_than_the_models_positions_is_refused() -> None:
+    refused(r"longest example has 50 tokens, and the model positions for 49", [3, 50], positions=49)
+    assert planner_of([3, 50], positions=50).plan()
+
+
+def test_an_example_without_tokens_is_refused() -> None:
+    refused(r"example 1 has 0 tokens", [3, 0, 5])
+    refused(r"example 0 has 0 tokens", [3], evaluation=[0])
+
+
+def test_widths_that_follow_the_data_are_refused_where_shapes_are_fixed() -> None:
+    refused("longest has no fixed shapes", [3], "longest", profile=profile_of(), modes=("layer",))
+    refused("longest has no fixed shapes", [3], "longest", profile=profile_of(rules=DeviceRules(static=True)))
+
+
+def test_a_plan_for_other_data_is_refused() -> None:
+    planner = planner_of([3, 9, 20], evaluation=[4])
+    plan = planner.plan()
+    others = [planner_of([3, 9, 21], evaluation=[4]), planner_of([3, 9, 20]), planner_of([9, 3, 20])]
+    for other in others:
+        for use in (other.data.arranged, other.data.evaluation):
+            with pytest.raises(InputError, match=r"made for other data.*plan again"):
+                use(plan)
+    assert replace(planner, tokens_per_step=999).data.arranged(plan).batches
