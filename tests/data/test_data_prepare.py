@@ -241,6 +241,15 @@ def mount(tmp_path: Path) -> Iterator[Any]:
         subprocess.run(["umount", "-l", str(place)], capture_output=True, check=False)
 
 
+def test_what_earlier_rules_prepared_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(prepare.__globals__, "FORMAT", arrow_folder.FORMAT - 1)
+    earlier = make(tmp_path, rows(20))
+    monkeypatch.undo()
+    now = make(tmp_path, rows(20))
+    assert (now.cache_hit, now.digest == earlier.digest) == (False, False)
+    assert make(tmp_path, rows(20)).cache_hit
+
+
 @pytest.mark.parametrize("count", [300, 3000])  # the disk fills at the last write, and in the middle
 def test_a_full_disk(tmp_path: Path, mount: Any, count: int) -> None:
     home = mount("size=64k")

@@ -12,9 +12,9 @@ from trueup.data.redact import Kind
 from trueup.recipe.models import PersonalData
 from trueup.schema import InputError
 
-MAIL = "anna.schmidt@example.org"
+MAIL = "anna.schmidt@firma.eu"
 ROWS = [
-    {"instruction": f"Who is {MAIL}?", "output": f"Write to {MAIL} or to info@acme.example.com, please."},
+    {"instruction": f"Who is {MAIL}?", "output": f"Write to {MAIL} or to info@acme-mail.com, please."},
     {"instruction": "Which version?", "output": "It is 3.11.4 of 2024-05-01."},
     *(row(n) for n in range(20)),
 ]
@@ -61,7 +61,7 @@ def test_only_the_kinds_that_were_asked_for_are_looked_for(tmp_path: Path) -> No
 
 def test_records_that_redaction_makes_equal_are_copies(tmp_path: Path) -> None:
     items = [
-        {"instruction": "Whom to ask?", "output": f"Please write to {name}@example.org about it."}
+        {"instruction": "Whom to ask?", "output": f"Please write to {name}@firma.eu about it."}
         for name in ("maria.rossi", "jan.kowalski")
     ]
     report = prepared(tmp_path, items, redact={"kinds": ["email"]}).report()

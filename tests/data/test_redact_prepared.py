@@ -58,6 +58,31 @@ def test_no_token_and_no_message_holds_what_was_redacted(tmp_path: Path) -> None
     assert "no answer for" not in manifest or "after: no answer for [EMAIL]" in manifest
 
 
+@pytest.mark.parametrize(
+    ("action", "reason"), [("replace", "personal_data_replaced"), ("drop", "personal_data")]
+)
+def test_every_touched_record_is_kept_to_be_shown_with_every_find(
+    tmp_path: Path, action: str, reason: str
+) -> None:
+    """Not only the first few, and across shards of 512 records."""
+    rows = [
+        {
+            "instruction": f"Who is {n}?",
+            "response": f"u{n}@corp-mail.com, tel +1 212-555-{n:04}" if n % 9 == 0 else "x",
+        }
+        for n in range(1100)
+    ]
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    redact = {"kinds": ["email", "phone"], "action": action}
+    section = DataSection.model_validate({"source": str(source), "redact": redact})
+    report = prepare(section, byte_tokenizer(), tmp_path / "home", workers=1).report()
+    shown = report["first"][reason]
+    assert [item["where"] for item in shown] == [f"rows.jsonl:{n + 1}" for n in range(0, 1100, 9)]
+    assert all(item["what"].startswith("u…@….com, +1…") for item in shown)
+    assert report["redacted"] == {"email": len(shown), "phone": len(shown)}
+
+
 def test_without_kinds_nothing_is_changed(tmp_path: Path) -> None:
     data, _ = prepared(tmp_path)
     assert data.report()["redacted"] == {}

@@ -167,13 +167,43 @@ def test_the_terminal_has_a_line_on_each_of_them() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     for line in (
         "learned: 92,234 tokens, 61.0 % of all",
-        "equal records: 13 in 4 clusters",
-        "near-copies: 58 in 11 clusters",
+        "tokens by part: question and template p50 20 max 88 · answer p50 20 max 63",
+        "copies: 13 equal records in 4 clusters · 58 near-copies in 11 clusters",
         "scripts: Latin 2,900 · Han 172",
         "padding it would pay: pack 1.2 % · bucket 20.0 %",
         "redacted 15",
     ):
         assert f"\n{line}" in text, line
+
+
+@pytest.mark.parametrize(
+    ("threshold", "said"), [(0.8, "no near-copies"), (None, "near-copies not looked for")]
+)
+def test_the_terminal_says_that_there_are_no_copies(threshold: float | None, said: str) -> None:
+    none = {"clusters": 0, "records": 0, "sizes": {}, "largest": []}
+    duplicates = {
+        "near_threshold": threshold,
+        "records_in_no_cluster": 9,
+        "dropped": 0,
+        "exact": none,
+        "near": none,
+    }
+    console = Console(file=io.StringIO(), width=120)
+    console.print(prepare_text(make_report(duplicates=duplicates)))
+    assert f"\ncopies: no equal records · {said}\n" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_every_record_that_redaction_touched_is_shown() -> None:
+    rows = [{"where": f"faq.jsonl:{n}", "what": f"j…@….com: Write to [EMAIL] {n}"} for n in range(40)]
+    report = make_report(changed={"personal_data_replaced": 40}, first={"personal_data_replaced": rows})
+    page = render(report)
+    assert all(f"faq.jsonl:{n}<" in page for n in range(40))
+    assert "<summary>and 35 more</summary>" in page
+    console = Console(file=io.StringIO(), width=120)
+    console.print(prepare_text(report))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("[EMAIL]") == 5
+    assert "\n    and 35 more, in the page (-o) and in --json\n" in text
 
 
 def test_a_terminal_without_colours_gets_marks() -> None:

@@ -29,7 +29,7 @@ from .work_folder import storage_errors
 EXAMPLES_FILE = "examples.arrow"
 INDEX_FILE = "index.arrow"
 MANIFEST_FILE = "manifest.json"
-FORMAT = 2  # raised whenever the same inputs would be written otherwise, so that old folders are not reused
+FORMAT = 3  # raised whenever the same inputs would be written otherwise, so that old folders are not reused
 CHECKED_WHOLE_BYTES = 64 * 2**20  # larger files are checked by size only when opened again
 
 EXAMPLES = pa.schema(

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 ROLES = ("system", "user", "assistant")
 TEXT = "text"  # the only turn's role where a record is plain text instead of a conversation
 FIRST_SHOWN = 5  # examples kept of each reason
+TOUCHED_SHOWN = 1000  # of records with personal data: someone must look at each
+TOUCHED_REASONS = frozenset({"personal_data", "personal_data_replaced"})
 EXCERPT_CHARACTERS = 160
 
 
@@ -70,12 +72,17 @@ class Tally:
 
     def _show(self, reason: str, origin: str, message: str) -> None:
         shown = self.first.setdefault(reason, [])
-        if len(shown) < FIRST_SHOWN:
+        if len(shown) < shown_of(reason):
             shown.append({"where": origin, "what": self.masked(message)})
 
     def summary(self) -> str:
         """'3 empty_answer, 1 too_long', most frequent first."""
         return ", ".join(f"{n} {reason}" for reason, n in self.dropped.most_common()) or "nothing dropped"
+
+
+def shown_of(reason: str) -> int:
+    """How many of the rows dropped or changed for a reason are kept to be shown."""
+    return TOUCHED_SHOWN if reason in TOUCHED_REASONS else FIRST_SHOWN
 
 
 def excerpt(text: str) -> str:

@@ -14,6 +14,9 @@ _LOCAL_CHARACTER = re.compile(r"[A-Za-z0-9_À-ɏ.%+'-]")
 _DOMAIN = re.compile(
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,8}([A-Za-z]{2,24})(?![A-Za-z0-9_-])"
 )
+# RFC 2606: never anyone's, as the addresses of 192.0.2.0/24 are. Its names .test and .example are no known
+# top-level domains.
+_RESERVED = re.compile(r"(?:\A|\.)example\.(?:com|net|org)\Z", re.IGNORECASE)
 _USER_OF_URL = re.compile(r"://[^\s/@]*\Z")
 # A call `a@b.to(...)`, a path `git@host.com:team/x`, another label, another @.
 _NOT_AN_ADDRESS_AFTER = re.compile(r"[(\[@=]|:[A-Za-z~/]|\.[A-Za-z0-9]")
@@ -21,7 +24,7 @@ _NOT_AN_ADDRESS_AFTER = re.compile(r"[(\[@=]|:[A-Za-z~/]|\.[A-Za-z0-9]")
 
 def emails(text: str) -> Iterator[tuple[int, int]]:
     """local@label.tld with a known top-level domain. Not code (`a@b.T`, decorators), not `git@host:path`,
-    not the user of a URL, not a package with its version."""
+    not the user of a URL, not a package with its version, not at a domain reserved for examples."""
     at = text.find("@")
     while at >= 0:
         span = _email_around(text, at)
@@ -34,7 +37,7 @@ def _email_around(text: str, at: int) -> tuple[int, int] | None:
     domain = _DOMAIN.match(text, at + 1)
     if not domain or not _is_top_level(domain[1]) or _NOT_AN_ADDRESS_AFTER.match(text, domain.end()):
         return None
-    if re.match(r"\d+x\.", domain[0]):  # icon@2x.png and the like
+    if re.match(r"\d+x\.", domain[0]) or _RESERVED.search(domain[0]):  # icon@2x.png and the like
         return None
     window = before(text, at, 65)
     # The longest tail that is a local part: walk back, then step over a leading quote, dot or plus sign.

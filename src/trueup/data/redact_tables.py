@@ -71,6 +71,6 @@ gov mil int info biz name pro aero coop museum jobs mobi travel tel cat asia pos
 shop store tech xyz top club vip work team email mail blog news media agency company consulting digital
 design studio solutions services systems software technology group global world today life live space
 website network academy education school university health care clinic doctor law legal finance bank capital
-fund expert art photo video music games gmbh ltd inc llc berlin london paris tokyo nyc example test
+fund expert art photo video music games gmbh ltd inc llc berlin london paris tokyo nyc
 """
 TOP_LEVEL_DOMAINS = frozenset(_DOMAINS.split())

@@ -112,18 +112,21 @@ class ShardMaker:
         return list(zip(usable, rendered, encoded, strict=True))
 
     def _redacted(self, record: Record, redactor: Redactor, tally: ShardTally) -> Record:
-        """The record with its personal data replaced. Raises RowError (personal_data) where such records are
-        dropped."""
-        turns, shown = [], ""
+        """The record with its personal data replaced; every find of it is shown, masked. Raises RowError
+        (personal_data) where such records are dropped."""
+        turns: list[Turn] = []
+        finds: list[str] = []
+        around = ""
         for turn in record.turns:
             result = redactor.redact(turn.content)
             turns.append(Turn(turn.role, result.text))
             tally.redacted.update(str(found.kind) for found in result.found)
-            if result.found and not shown:
-                begin = max(0, result.found[0].start - _SHOWN_BEFORE)
-                shown = excerpt(f"{result.found[0].shown}: {result.text[begin:]}")
-        if not shown:
+            if result.found and not finds:
+                around = excerpt(result.text[max(0, result.found[0].start - _SHOWN_BEFORE) :])
+            finds += [found.shown for found in result.found]
+        if not finds:
             return record
+        shown = f"{excerpt(', '.join(finds))}: {around}"
         if self._section.redact.action == "drop":
             raise RowError("personal_data", shown)
         tally.change("personal_data_replaced", record.origin, shown)

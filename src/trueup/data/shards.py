@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from .records import FIRST_SHOWN, Tally
+from .records import Tally, shown_of
 
 RECORDS = pa.schema(
     [
@@ -64,7 +64,7 @@ class ShardTally(Tally):
         self.longest = max(self.longest, other["longest"])
         for reason, items in other["first"].items():
             shown = self.first.setdefault(reason, [])
-            shown.extend(items[: FIRST_SHOWN - len(shown)])
+            shown.extend(items[: shown_of(reason) - len(shown)])
 
 
 @dataclass(frozen=True)

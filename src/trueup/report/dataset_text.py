@@ -12,6 +12,7 @@ from .terminal import histogram_text
 from .wording import clean, number, share, words
 
 FILES_SHOWN = 10
+ROWS_SHOWN = 5  # of each reason
 
 
 def prepare_text(report: Mapping[str, Any]) -> RenderableType:
@@ -43,17 +44,37 @@ def _more_facts(report: Mapping[str, Any]) -> Iterator[str]:
     learned, total = report.get("supervised_tokens"), report["tokens"]["total"]
     if learned is not None and total:
         yield f"learned: {learned:,} tokens, {share(learned / total)} of all"
-    for kind, title in (("exact", "equal records"), ("near", "near-copies")):
-        found = (report.get("duplicates") or {}).get(kind) or {}
-        if found.get("clusters"):
-            yield f"{title}: {found['records']:,} in {found['clusters']:,} clusters"
+    parts = report.get("tokens_by_part") or {}
+    sizes = [
+        f"{title} p50 {parts[key]['p50']:,} max {parts[key]['max']:,}"
+        for key, title in (("prompt", "question and template"), ("answer", "answer"))
+        if key in parts
+    ]
+    if sizes:
+        yield "tokens by part: " + " · ".join(sizes)
+    yield from _copies(report.get("duplicates") or {})
     scripts = report.get("scripts") or {}
-    if len(scripts) > 1:
+    if scripts:
         yield "scripts: " + " · ".join(f"{clean(name)} {count:,}" for name, count in scripts.items())
     padding = report.get("padding") or {}
     shares = [f"{name} {share(padding[name])}" for name in ("pack", "bucket") if name in padding]
     if shares:
         yield "padding it would pay: " + " · ".join(shares)
+
+
+def _copies(found: Mapping[str, Any]) -> Iterator[str]:
+    """One line on equal records and near-copies; the latter may not have been looked for."""
+    said = []
+    for kind, title in (("exact", "equal records"), ("near", "near-copies")):
+        clusters = found.get(kind) or {}
+        if kind == "near" and found and found.get("near_threshold") is None:
+            said.append("near-copies not looked for")
+        elif clusters.get("clusters"):
+            said.append(f"{clusters['records']:,} {title} in {clusters['clusters']:,} clusters")
+        elif clusters:
+            said.append(f"no {title}")
+    if said:
+        yield "copies: " + " · ".join(said)
 
 
 def _formats(found: Mapping[str, Any]) -> Iterator[str]:
@@ -79,6 +100,9 @@ def _counts(
         return []
     lines = [Text(f"{title} {sum(counts.values()):,}")]
     for reason, count in counts.items():
-        rows = (f"    {clean(row['where'])}: {clean(row['what'])}" for row in first.get(reason, ()))
+        shown = first.get(reason, ())
+        rows = [f"    {clean(row['where'])}: {clean(row['what'])}" for row in shown[:ROWS_SHOWN]]
+        if len(shown) > ROWS_SHOWN:
+            rows.append(f"    and {len(shown) - ROWS_SHOWN:,} more, in the page (-o) and in --json")
         lines += [Text(f"  {words(reason)} {count:,}"), *(Text(row, style="dim") for row in rows)]
     return lines
