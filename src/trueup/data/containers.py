@@ -125,13 +125,16 @@ def _document(file: DataFile, row_keys: frozenset[str]) -> Rows:
 
 
 def _lines(file: DataFile) -> Rows:
-    with open_utf8(file.path, file.compression) as stream:
+    """Lines end in LF, CRLF or a bare CR; no JSON text holds one of these inside. Latin-1 hands on bytes as
+    they are, so that only a line that is not UTF-8 is lost."""
+    stream = open_utf8(file.path, file.compression)
+    with io.TextIOWrapper(stream, encoding="latin-1", newline=None) as text:
         for number in itertools.count(1):
-            line = stream.readline(LONGEST_LINE)
+            line = text.readline(LONGEST_LINE).encode("latin-1")
             if not line:
                 return
             if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
-                while (rest := stream.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
+                while (rest := text.readline(LONGEST_LINE)) and not rest.endswith("\n"):
                     pass
                 yield number, BadRow(f"longer than {LONGEST_LINE} bytes; it begins: {_shown(line[:160])}")
             elif not line.isspace():

@@ -92,6 +92,31 @@ ENCODINGS = [
         qa(("Q", "A"), ("R", "B")),
         {"invalid_text": 1},
     ),
+    Case("a bare CR between JSON lines", {"a.jsonl": OK_LINE.replace(b"\n", b"\r") * 3}, OK_READ * 3),
+    Case("a bare CR between JSON lines, .json", {"a.json": OK_LINE.replace(b"\n", b"\r") * 3}, OK_READ * 3),
+    Case(
+        "LF, CRLF and CR mixed, and a bad line's number",
+        {"a.jsonl": OK_LINE + OK_LINE[:-1] + b"\r\n\r" + OK_LINE[:-1] + b"\rnot JSON\r"},
+        OK_READ * 3,
+        {"unreadable_line": 1},
+    ),
+    Case("a bare CR between rows", {"a.csv": b"prompt,completion\rQ,A\rR,B\r"}, qa(("Q", "A"), ("R", "B"))),
+    *(
+        Case(
+            f"{encoding} without a mark, {name}",
+            {name: text.encode(encoding)},
+            error=f"ROOT/{name}: not UTF-8: it holds NULs, as UTF-16 without a byte order mark does; save "
+            "it as UTF-8, or with the mark",
+        )
+        for encoding in ("utf-16-le", "utf-16-be", "utf-32-le")
+        for name, text in {
+            "a.jsonl": OK_LINE.decode() * 2,
+            "a.json": f"[{OK_LINE.decode()}]",
+            "a.csv": "prompt,completion\nQ,A\n",
+            "a.txt": "Once upon a time.",
+            "b.csv": "prompt,completion\n一加一是多少？,是二。\n再说一次，好吗？,好的，一加一是二。\n",
+        }.items()
+    ),
     Case("CRLF between JSON lines", {"a.jsonl": OK_LINE.replace(b"\n", b"\r\n") * 2}, OK_READ * 2),
     Case(
         "CRLF between rows and inside a field",
