@@ -166,11 +166,28 @@ def test_all_pieces_of_a_record_are_in_one_split(tmp_path: Path) -> None:
     assert found.report()["examples"] > 200
 
 
-@pytest.mark.parametrize("overlong", ["drop", "split-token"])
-def test_a_data_set_whose_every_record_is_too_long_says_what_to_change(tmp_path: Path, overlong: str) -> None:
+@pytest.mark.parametrize(
+    ("overlong", "dropped", "advice"),
+    [
+        ("drop", "3 too_long", "or set data.overlong to truncate or to split-sentence."),
+        ("truncate", "3 no_supervised_tokens", "or shorten what stands before the answers: what is within"),
+        ("split-token", "3 too_long", "or shorten what stands before the answers: it leaves them less than"),
+        (
+            "split-sentence",
+            "3 too_long",
+            "or shorten what stands before the answers: it leaves them less than",
+        ),
+    ],
+)
+def test_a_data_set_whose_every_record_is_too_long_says_what_to_change(
+    tmp_path: Path, overlong: str, dropped: str, advice: str
+) -> None:
+    """And never to set what is set already."""
     items = [{"instruction": "Q" * 200, "output": LONG} for _ in range(3)]
-    with pytest.raises(InputError, match=r"3 too_long.*data.max_length is 100: raise it.*split-sentence"):
+    with pytest.raises(InputError, match=rf"{dropped}.*data.max_length is 100: raise it") as raised:
         prepared(tmp_path, items, max_length=100, overlong=overlong)
+    assert advice in str(raised.value)
+    assert f"to {overlong}" not in str(raised.value)
 
 
 @pytest.mark.parametrize("overlong", ["truncate", "split-sentence", "split-token"])

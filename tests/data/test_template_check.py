@@ -182,6 +182,18 @@ def test_an_answer_asked_for_with_another_header_is_said() -> None:
     assert check_template(broken(CHATML), [RECORDS["question"]]) == ()
 
 
+def test_a_header_that_is_learned_since_nothing_asks_for_it_is_said() -> None:
+    asks = "{% if add_generation_prompt %}"
+    silent = CHATML.replace(asks, "{% if false %}")
+    assert silent != CHATML
+    template = broken(silent)
+    (note,) = check_template(template, [RECORDS["question"]])
+    assert r"so '<|im_start|>assistant\n' before an answer is learned with it" in note
+    (example,) = template.encode([template.render(RECORDS["question"])], "answer")
+    learned = template.tokenizer.decode(example.tokens_T[example.loss_T])
+    assert learned == "<|im_start|>assistant\nBecause of the air.<|im_end|>"
+
+
 def test_a_tokenizer_that_loses_text_is_said() -> None:
     from tokenizers import normalizers
 

@@ -31,6 +31,15 @@ from .template import ChatTemplate
 from .vocabulary import choose_pad
 from .workers import make_shards
 
+# Beside raising data.max_length, by data.overlong: what may still give an example.
+_SHORTEN = "shorten what stands before the answers"
+_OTHERWISE = {
+    "drop": "set data.overlong to truncate or to split-sentence",
+    "truncate": f"{_SHORTEN}: what is within the limit holds no part of one",
+    "split-sentence": f"{_SHORTEN}: it leaves them less than a quarter of the limit",
+    "split-token": f"{_SHORTEN}: it leaves them less than a quarter of the limit",
+}
+
 
 def build(
     section: DataSection,
@@ -137,10 +146,9 @@ def _nothing_left(section: DataSection, source: Source, tally: ShardTally) -> st
     """Why a source gave no example at all, and what to change."""
     text = f"{section.source}: none of its {source.rows_read} records can be used ({tally.summary()})."
     if tally.dropped["too_long"] or tally.dropped["no_supervised_tokens"]:
-        others = "set data.overlong to truncate or to split-sentence"
         text += (
             f" The longest has {tally.longest} tokens, data.max_length is {section.max_length}: raise it "
-            f"(and shapes.tokens_per_microbatch with it), or {others}."
+            f"(and shapes.tokens_per_microbatch with it), or {_OTHERWISE[section.overlong]}."
         )
     elif set(tally.dropped) == {"personal_data"}:
         text += " Set data.redact.action to replace, or look for fewer kinds in data.redact.kinds."

@@ -200,7 +200,8 @@ def _end_left_out(template: ChatTemplate) -> Fault | None:
 
 
 def _served_otherwise(template: ChatTemplate) -> Iterator[str]:
-    """The answer's header that a server writes, where the whole conversation has another."""
+    """The answer's header that a server writes, where the whole conversation has another, or where the
+    template has it in a whole conversation only: it is then a part of what is learned."""
     question = _PLAIN.messages()[:1]
     try:
         text = template.apply(_PLAIN.messages())
@@ -208,8 +209,16 @@ def _served_otherwise(template: ChatTemplate) -> Iterator[str]:
         served = template.apply(question, generation_prompt=True)
     except RowError:
         return
-    if text.startswith(before) and served.startswith(before) and not text.startswith(served):
-        header = text[len(before) : text.find(_PLAIN.turns[-1].content, len(before))]
+    if not (text.startswith(before) and served.startswith(before)):
+        return
+    header = text[len(before) : text.find(_PLAIN.turns[-1].content, len(before))]
+    if served == before and header.strip():
+        yield (
+            "the chat template writes nothing where an answer is asked for (it does not look at "
+            f"add_generation_prompt), so {header!r} before an answer is learned with it: a served model "
+            "writes it itself, at the start of what it says"
+        )
+    elif not text.startswith(served):
         yield (
             f"the chat template begins an answer with {header!r} in a whole conversation and with "
             f"{served[len(before) :]!r} where one is asked for: examples have the first, a server sends the "
