@@ -58,6 +58,22 @@ def test_the_page_is_written_and_its_place_said(main: Main, recipe_file: Path, t
     assert out.read_text().count('<figure class="example">') == 8
 
 
+def test_every_message_is_printed_once(main: Main, recipe_file: Path, built: Path, tmp_path: Path) -> None:
+    """On stdout with the rest of the result; in the document with --json."""
+    data = tmp_path / "two.jsonl"
+    data.write_text(
+        "".join(json.dumps({"prompt": f"{n}", "chosen": "x", "rejected": "y"}) + "\n" for n in range(9))
+    )
+    command = ("prepare", recipe_file, "--set", f"data.source={data}")
+    report = json.loads(main(*command, "--json").out)
+    assert any("preference pairs are read as their chosen side" in message for message in report["messages"])
+    for more in ([], ["--json"]):
+        done = main(*command, *more)
+        said = done.out + done.err
+        assert done.err == ""
+        assert all(said.replace("\n", " ").count(message) == 1 for message in report["messages"]), said
+
+
 def test_a_page_that_cannot_be_written(main: Main, recipe_file: Path, tmp_path: Path) -> None:
     done = main("prepare", recipe_file, *data_in(tmp_path), "-o", tmp_path / "none" / "data.html")
     assert done.code == 2

@@ -129,6 +129,32 @@ def test_a_full_disk_under_what_leaves_the_home(main: Main, finished: Path, disk
 # --- a read-only disk -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("trouble", ["read-only", "full"])
+def test_what_is_prepared_is_served_by_a_home_that_cannot_be_written(
+    main: Main, finished_home: Path, recipe_file: Path, disk: Disk, trouble: str
+) -> None:
+    home = disk("size=2m")
+    shutil.copytree(finished_home / "models", home / "models")
+    first = json.loads(main("prepare", recipe_file, "--json", home=home).out)
+    if trouble == "full":
+        fill(home)
+    else:
+        subprocess.run(["mount", "-o", "remount,ro", str(home)], check=True)
+    before = files_of(home)
+    again = main("prepare", recipe_file, "--json", home=home)
+    assert again.code == 0, again.err
+    assert json.loads(again.out) == {**first, "cache_hit": True}
+    assert files_of(home) == before
+    other = main("prepare", recipe_file, "--set", "data.max_length=80", home=home)
+    refused(
+        other,
+        1 if trouble == "full" else 2,
+        str(home / "data"),
+        "set TRUEUP_HOME" if trouble == "full" else "Set TRUEUP_HOME",
+    )
+    assert files_of(home) == before
+
+
 def test_a_read_only_home_still_tells(
     main: Main, finished_home: Path, recipe_file: Path, disk: Disk, tmp_path: Path
 ) -> None:
@@ -141,7 +167,13 @@ def test_a_read_only_home_still_tells(
     assert main("report", "tiny", "-o", tmp_path / "r.html", home=home).code == 0
     assert main("export", "tiny", "--adapter", tmp_path / "a", home=home).code == 0
     for verb in (["train", recipe_file], ["prepare", recipe_file], ["runs", "import", tmp_path / "run.zip"]):
-        refused(main(*verb, home=home), 2, str(home), "Read-only file system", "set TRUEUP_HOME")
+        refused(
+            main(*verb, home=home),
+            2,
+            str(home),
+            "Read-only file system",
+            "et TRUEUP_HOME to a folder that can",
+        )
     for verb in (["report", "tiny", "-o"], ["runs", "export", "tiny", "-o"]):
         refused(main(*verb, home / "new", home=home), 1, str(home / "new"), "Read-only file system", "-o")
     refused(

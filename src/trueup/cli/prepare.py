@@ -30,8 +30,6 @@ def prepare(
         report = prepared.report()
         examples = _examples(prepared, tokenizer, show) if show else []
         page = _write_page(out, prepared, tokenizer, show) if out else None
-    for message in report["messages"]:
-        say(message)
     if as_json:
         print_json({**report, **({"shown": examples} if show else {}), **({"page": page} if page else {})})
         return
@@ -52,7 +50,9 @@ def _prepare(recipe: Any) -> tuple[Any, Any]:
     from trueup.model.builtin import resolve_model
     from trueup.model.load import load_tokenizer, read_config
 
-    home = find_home().for_writing()
+    home = find_home()
+    if not home.data.is_dir():  # else the data may be prepared already, which a home that is read-only serves
+        home.for_writing()
     resolved = resolve_model(recipe.model.path, home.path, say=say)
     tokenizer = load_tokenizer(resolved)
     vocab_size = int(read_config(resolved)["vocab_size"])

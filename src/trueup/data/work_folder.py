@@ -38,10 +38,10 @@ def storage_errors(path: Path) -> Iterator[None]:
         if needs_another_place(error):
             raise InputError(
                 f"{path} cannot be written to: {error.strerror or error}. "
-                "Point TRUEUP_HOME at a folder that can"
+                "Set TRUEUP_HOME to a folder that can"
             ) from error
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "Free some space there, or point TRUEUP_HOME at another disk" if full else "Nothing was kept"
+        advice = "Free some space there, or set TRUEUP_HOME to another disk" if full else "Nothing was kept"
         raise StorageError(f"could not write the prepared data under {path}: {error}. {advice}") from error
 
 
