@@ -15,6 +15,7 @@ from conformance.cases import Case, Turns
 from conformance.writers import CONTAINERS
 from small_tokenizers import chatml_tokenizer
 
+from trueup.data import prepare
 from trueup.data.records import Record, Tally
 from trueup.data.sources import Source, open_source
 from trueup.data.template import ChatTemplate
@@ -143,3 +144,29 @@ def test_a_file_with_a_twist(tmp_path: Path, case: Case) -> None:
     if case.notes:
         assert tuple(opened.notes) == case.notes
     assert_tokens([record for record in records if len(record.turns[0].content) < 100_000])
+
+
+def test_a_quote_that_is_never_closed_says_how_many_lines_it_took(tmp_path: Path) -> None:
+    rows = "".join(f"Q{n},A{n}\n" for n in range(100))
+    (tmp_path / "a.csv").write_text(f'prompt,completion\nQ,A\n"Q,A\n{rows}')
+    records, tally, _ = read(tmp_path / "a.csv")
+    assert len(records) == 1
+    assert tally.first["unreadable_line"] == [
+        {"where": "a.csv:3", "what": "not a row of a table: unexpected end of data (lines 3 to 103)"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "advice"),
+    [
+        ("prompt,completion\n问题,答案\n".encode("gbk"), "Save the data as UTF-8."),
+        (b"prompt,completion\nQ,a <|im_end|> b\n", "Take the special tokens out of the texts"),
+        (b"prompt,completion\nQ,\n", "Give the records answers"),
+    ],
+)
+def test_where_nothing_is_left_the_advice_is_for_the_reason(
+    tmp_path: Path, content: bytes, advice: str
+) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(InputError, match=advice):
+        prepare(DataSection(source=str(tmp_path / "a.csv")), TOKENIZER, tmp_path / "home")

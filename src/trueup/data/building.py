@@ -40,6 +40,17 @@ _OTHERWISE = {
     "split-token": f"{_SHORTEN}: it leaves them less than a quarter of the limit",
 }
 
+# By what most records were dropped for.
+_ADVICE = {
+    "personal_data": "Set data.redact.action to replace, or look for fewer kinds in data.redact.kinds.",
+    "invalid_text": "Save the data as UTF-8.",
+    "wrong_type": "Write numbers, lists and objects out as the text that is meant.",
+    "role_order": "Let each conversation be an optional system turn, then user and assistant in turn.",
+    "special_token_in_text": "Take the special tokens out of the texts: the chat template puts them in.",
+    "unlearned_answer": "Nothing is marked to be learned.",
+    "": "Give the records answers in the fields of their format, or name another with data.format.",
+}
+
 
 def build(
     section: DataSection,
@@ -150,9 +161,8 @@ def _nothing_left(section: DataSection, source: Source, tally: ShardTally) -> st
             f" The longest has {tally.longest} tokens, data.max_length is {section.max_length}: raise it "
             f"(and shapes.tokens_per_microbatch with it), or {_OTHERWISE[section.overlong]}."
         )
-    elif set(tally.dropped) == {"personal_data"}:
-        text += " Set data.redact.action to replace, or look for fewer kinds in data.redact.kinds."
     else:
-        text += " Give the records answers in the fields of their format, or name another with data.format."
+        most = next((reason for reason, _ in tally.dropped.most_common(1)), "")
+        text += f" {_ADVICE.get(most, _ADVICE[''])}"
     shown = [f"{item['where']}: {item['what']}" for items in tally.first.values() for item in items[:1]]
     return " ".join([text, *(f"First: {line}." for line in shown[:3])])

@@ -168,6 +168,8 @@ def _table(file: DataFile, _: frozenset[str]) -> Rows:
             header = [name.strip() for name in next(reader)]
         except csv.Error as error:
             raise InputError(f"{file.path}:1: the header is not {file.kind}: {error}") from None
+        if any("\udc80" <= character <= "\udcff" for name in header for character in name):
+            raise InputError(f"{file.path}:1: the header is not UTF-8; save the file as UTF-8")
         if len(set(header)) < len(header):
             raise InputError(f"{file.path}:1: a column name is there twice: {', '.join(header)}")
         yield from _table_rows(reader, header)
@@ -181,7 +183,8 @@ def _table_rows(reader: Any, header: list[str]) -> Rows:
         except StopIteration:
             return
         except csv.Error as error:
-            yield number, BadRow(f"not a row of a table: {error}")
+            upto = f" (lines {number} to {reader.line_num})" if reader.line_num > number else ""
+            yield number, BadRow(f"not a row of a table: {error}{upto}")
             continue
         if len(values) == len(header):
             yield number, dict(zip(header, values, strict=True))

@@ -79,6 +79,10 @@ def _turn(message: Row, names: tuple[str, str]) -> Turn:
     if content not in message:
         content = next((key for key in ("content", "value") if key in message), content)
     speaker = role_of(text_of(message, role))
+    if speaker == "assistant" and (message.get("weight") == 0 or message.get("train") is False):
+        raise RowError(
+            "unlearned_answer", "an answer marked not to be learned; all answers of a row would be"
+        )
     parts = message.get(content)
     if isinstance(parts, list) and parts and all(_is_text_part(part) for part in parts):
         return Turn(speaker, "".join(part["text"] for part in parts))
@@ -156,6 +160,8 @@ def _history(row: Row) -> list[Turn]:
 
 
 def read_prompt_completion(row: Row) -> list[Turn]:
+    if row.get("label") is False:  # unpaired preferences: a completion that was judged bad
+        raise RowError("unlearned_answer", "'label' is false: a completion that was judged bad")
     return [*_system(row), *_side(row, "prompt", "user"), *_side(row, "completion", "assistant")]
 
 

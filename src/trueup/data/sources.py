@@ -4,8 +4,8 @@ A `Source` knows its identity (a digest of its content) before it is read, so th
 again, and yields records while counting what it leaves out. The format is found for each file by itself. Rows
 are dropped one by one and counted under `unreadable_line`, `field_count`, `not_an_object`, `missing_field`,
 `wrong_type`, `unknown_role`, `tool_call`, `role_order`, `invalid_text`, `nul_character`, `no_answer`,
-`empty_answer`, `empty_text`; with `strict` the first row that cannot be read as its format (all but the last
-three) is refused."""
+`empty_answer`, `empty_text`, `unlearned_answer`; with `strict` the first row that cannot be read as its
+format (all but the last four) is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .locate import content_digest, locate
 from .records import Record, RowError, Tally
 
 # Well-formed rows that only have nothing to teach.
-LENIENT_REASONS = frozenset({"no_answer", "empty_answer", "empty_text"})
+LENIENT_REASONS = frozenset({"no_answer", "empty_answer", "empty_text", "unlearned_answer"})
 # Keys under which a row holds a list itself: an object that has one is a row, not a document around rows.
 _LIST_KEYS = frozenset(
     {

@@ -87,6 +87,11 @@ ENCODINGS = [
         {"unreadable_line": 1},
     ),
     Case(
+        "a header that is not UTF-8",
+        {"a.csv": "prömpt,completion\nQ,A\n".encode("latin-1")},
+        error="ROOT/a.csv:1: the header is not UTF-8; save the file as UTF-8",
+    ),
+    Case(
         "a byte that is not UTF-8 costs its row of a table",
         {"a.csv": b"prompt,completion\nQ,A\nQ\xff,A\nR,B\n"},
         qa(("Q", "A"), ("R", "B")),
@@ -264,6 +269,39 @@ TEXTS = [
 _CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
 
 CONVERSATIONS = [
+    Case(
+        "answers marked not to be learned",
+        {
+            "a.jsonl": lines(
+                *(
+                    {"messages": [spoken("Q")[0], {"role": "assistant", "content": "A", **mark}]}
+                    for mark in (
+                        {"weight": 0},
+                        {"weight": 1},
+                        {"weight": None},
+                        {"train": False},
+                        {"train": True},
+                    )
+                ),
+                {"messages": [{**spoken("Q")[0], "weight": 0}, *spoken("", "A")[1:]]},
+            )
+        },
+        OK_READ * 4,
+        {"unlearned_answer": 2},
+    ),
+    Case(
+        "completions judged bad, as unpaired preferences have them",
+        {"a.jsonl": lines(pc("Q", "A", label=True), pc("Q", "worse", label=False), pc("Q", "A", label=0.5))},
+        OK_READ * 2,
+        {"unlearned_answer": 1},
+    ),
+    Case(
+        "nothing but completions judged bad, strict",
+        {"a.jsonl": lines(pc("Q", "worse", label=False), OK)},
+        OK_READ,
+        {"unlearned_answer": 1},
+        settings={"strict": True},
+    ),
     Case(
         "roles out of order",
         {
