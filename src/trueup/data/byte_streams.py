@@ -22,13 +22,14 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_PACKED = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}  # how such files begin, and how they are named
 _LOOKED_AT, _NULS = 512, 4  # bytes; so many of them at least tell another encoding
 
 
 def open_utf8(path: Path, compression: str = "") -> BinaryIO:
     """`compression` is "", "gz" or "zst". Reading raises OSError, EOFError or zlib.error where compressed
     data is damaged or cut, UnicodeDecodeError where UTF-16 or UTF-32 is. Bytes of a file without a mark are
-    handed on as they are, but InputError where they can only be another encoding's."""
+    handed on as they are, but InputError where they are another encoding's or compressed."""
     if compression == "gz":
         plain: Any = gzip.GzipFile(path)
     elif compression == "zst":
@@ -37,6 +38,12 @@ def open_utf8(path: Path, compression: str = "") -> BinaryIO:
         plain = path.open("rb")
     stream = io.BufferedReader(plain, CHUNK_BYTES)
     start = stream.peek(_LOOKED_AT)[:_LOOKED_AT]
+    for begins, ending in _PACKED.items():
+        if start.startswith(begins):
+            stream.close()
+            raise InputError(
+                f"{path}: compressed{' twice' if compression else f'; end its name in {ending}'}"
+            )
     for mark, encoding in _MARKS:
         if start.startswith(mark):
             return cast(BinaryIO, io.BufferedReader(_Rewritten(stream, encoding), CHUNK_BYTES))

@@ -79,6 +79,18 @@ DAMAGE = [
         error="ROOT/a.jsonl.gz: the compressed data is damaged or cut short: Compressed file ended before "
         "the end-of-stream marker was reached",
     ),
+    *(
+        Case(f"{ending} without its ending", {"a.jsonl": content}, error=f"ROOT/a.jsonl: {error}")
+        for ending, content, error in (
+            (".gz", gzip.compress(OK_LINE), "compressed; end its name in .gz"),
+            (".zst", zst(OK_LINE), "compressed; end its name in .zst"),
+        )
+    ),
+    Case(
+        "gzip twice",
+        {"a.jsonl.gz": gzip.compress(gzip.compress(OK_LINE))},
+        error="ROOT/a.jsonl.gz: compressed twice",
+    ),
     Case(
         "not gzip at all",
         {"a.jsonl.gz": OK_LINE},
