@@ -113,14 +113,14 @@ def test_more_shapes_than_torchs_limit_are_all_compiled(
     tiny: ResolvedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two graphs a shape and a limit of eight ended compiling after four shapes, with a warning in a log."""
-    monkeypatch.setattr(config, "recompile_limit", 2)
     monkeypatch.setattr(compile_module, "TORCHS_LIMIT", 2)
     loaded = model_of(tiny, "lora")
     batches = [packed(examples_of(width, [width, 3]), rows=1)[0] for width in (4, 5, 6)]
-    compiled = compile_model(loaded, "layer", backend="eager", graphs=len(batches))
-    for _ in range(2):
-        loss_and_gradients(loaded, batches)
-    compiled.undo()
+    with config.patch(recompile_limit=2):
+        compiled = compile_model(loaded, "layer", backend="eager", graphs=len(batches))
+        for _ in range(2):
+            loss_and_gradients(loaded, batches)
+        compiled.undo()
     assert counters["stats"]["unique_graphs"] == len(batches)
     assert counters["frames"]["total"] == counters["frames"]["ok"]
 
