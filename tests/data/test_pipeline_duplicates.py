@@ -20,6 +20,7 @@ from trueup.data.duplicates import (
     PERMUTATIONS,
     WINDOW,
     Clusters,
+    band_keys,
     band_rows,
     first_equal,
     join_near,
@@ -36,7 +37,8 @@ def clusters_of(records: list[Record], threshold: float) -> list[int]:
     found = Clusters(len(pairs))
     sizes = np.asarray([len(one) for one in pairs])
     signatures = np.stack([signature(one) for one in pairs])
-    join_near(found, np.arange(len(pairs)), signatures, sizes, pairs.__getitem__, threshold)
+    bands = band_keys(signatures, band_rows(threshold))
+    join_near(found, np.arange(len(pairs)), bands, signatures, sizes, pairs.__getitem__, threshold)
     return [int(root) for root in found.roots()]
 
 

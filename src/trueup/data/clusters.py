@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trueup.recipe.models import DataSection, DuplicatesSection
 
-from .duplicates import Clusters, first_equal, join_near, similarity
+from .duplicates import Clusters, band_rows, first_equal, join_near, similarity
 from .gathered import Gathered
 from .records import FIRST_SHOWN, excerpt
 from .splits import SPLITS, moved_by_links, natural, uniform
@@ -28,7 +28,7 @@ class Duplicates:
     `summary` is for the manifest and `notes` are for a person."""
 
     kept_N: NDArray[np.bool_]
-    key_N: NDArray[np.int64]
+    key_N: NDArray[np.int32]
     summary: dict[str, Any]
     notes: list[str] = field(default_factory=list)
 
@@ -37,13 +37,14 @@ def find_duplicates(records: Gathered, section: DataSection) -> Duplicates:
     """Find them, count those that are dropped in the records' tally."""
     rules = section.duplicates
     first_N = first_equal(records.hashes_N16)
-    numbers_N = np.arange(len(records))
+    numbers_N = np.arange(len(records), dtype=np.int32)
     is_copy_N = first_N != numbers_N
     clusters = Clusters(len(records))
     if rules.near != "ignore":
         join_near(
             clusters,
-            np.flatnonzero(~is_copy_N),
+            numbers_N[~is_copy_N],
+            records.bands(band_rows(rules.threshold)),
             records.signatures_NP,
             records.sizes_N,
             records.pairs_of,
@@ -66,7 +67,7 @@ def find_duplicates(records: Gathered, section: DataSection) -> Duplicates:
 
 
 def _count(
-    records: Gathered, reason: str, dropped: NDArray[np.int64], of_N: NDArray[np.int64], words: str
+    records: Gathered, reason: str, dropped: NDArray[np.int64], of_N: NDArray[np.int32], words: str
 ) -> None:
     if not len(dropped):
         return
@@ -79,8 +80,8 @@ def _count(
 def _summary(
     records: Gathered,
     rules: DuplicatesSection,
-    first_N: NDArray[np.int64],
-    near_N: NDArray[np.int64],
+    first_N: NDArray[np.int32],
+    near_N: NDArray[np.int32],
     kept_N: NDArray[np.bool_],
 ) -> dict[str, Any]:
     """Clusters of equal records, and of records that are near or equal, with the first few of each."""
@@ -117,7 +118,7 @@ def _shown(records: Gathered, members: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def _links(
-    records: Gathered, section: DataSection, first_N: NDArray[np.int64], near_N: NDArray[np.int64]
+    records: Gathered, section: DataSection, first_N: NDArray[np.int32], near_N: NDArray[np.int32]
 ) -> list[str]:
     """What a person who appended data must know: records that a later one moved to another split."""
     codes_N = natural(uniform(records.hashes_N16), section.split)

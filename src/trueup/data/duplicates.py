@@ -11,8 +11,11 @@ and then compared exactly, so that no two records are called near-copies that ar
 threshold is missed with a probability below MISSED, a closer one less often. Where more than WINDOW records
 share a band (boilerplate), each is compared with the WINDOW nearest in size.
 
-datasketch's own index keeps every record as Python objects; here a band is one sorted array, so that the
-memory is some 40 bytes a record. Shapes: N records, U of different content, P permutations, W word pairs.
+datasketch's own index keeps every record as Python objects; here a band is one array of keys, read from the
+disk and sorted, so that the memory is some 40 bytes a record. Numbers of records are int32.
+
+Shapes: N records, U of different content, S that share a band's key with another, D of a block or of pairs, K
+of those at once, B bands, P permutations, W word pairs.
 """
 
 from __future__ import annotations
@@ -84,18 +87,26 @@ def similarity(a_W: NDArray[np.uint32], b_W: NDArray[np.uint32]) -> float:
     return shared / (len(a_W) + len(b_W) - shared)
 
 
-def first_equal(hashes_N16: NDArray[np.uint8]) -> NDArray[np.int64]:
+def first_equal(hashes_N16: NDArray[np.uint8]) -> NDArray[np.int32]:
     """For each record the number of the first one with the same content hash: itself, if it is that one."""
-    rows_N = np.ascontiguousarray(hashes_N16).view(np.dtype((np.void, 16))).ravel()
-    _, first_U, inverse_N = np.unique(rows_N, return_index=True, return_inverse=True)
-    return np.asarray(first_U[inverse_N], dtype=np.int64)
+    halves_N2 = np.ascontiguousarray(hashes_N16).view(np.uint64)
+    order_N = np.lexsort((halves_N2[:, 1], halves_N2[:, 0]))  # equal ones stay in their order
+    is_new_N = np.ones(len(order_N), dtype=np.bool_)
+    is_new_N[1:] = False
+    for half in (0, 1):
+        in_order_N = halves_N2[order_N, half]
+        is_new_N[1:] |= in_order_N[1:] != in_order_N[:-1]
+    starts_U = np.flatnonzero(is_new_N)
+    first_N = np.empty(len(order_N), dtype=np.int32)
+    first_N[order_N] = np.repeat(order_N[starts_U], np.diff(starts_U, append=len(order_N)))
+    return first_N
 
 
 class Clusters:
     """Disjoint sets of records. The root of a set is its earliest record."""
 
     def __init__(self, count: int) -> None:
-        self._parent_N = np.arange(count, dtype=np.int64)
+        self._parent_N = np.arange(count, dtype=np.int32)
 
     def root(self, n: int) -> int:
         parent_N = self._parent_N
@@ -108,7 +119,7 @@ class Clusters:
         a, b = self.root(a), self.root(b)
         self._parent_N[max(a, b)] = min(a, b)
 
-    def roots(self) -> NDArray[np.int64]:
+    def roots(self) -> NDArray[np.int32]:
         """The root of every record."""
         while True:
             up_N = self._parent_N[self._parent_N]
@@ -117,57 +128,69 @@ class Clusters:
             self._parent_N = up_N
 
 
+def band_keys(signatures_DP: NDArray[np.uint32], rows: int) -> NDArray[np.uint64]:
+    """(B, D) One number for each record's values in each band of `rows` rows. Two that fall together by
+    chance are told apart when they are compared."""
+    keys_BD = np.zeros((PERMUTATIONS // rows, len(signatures_DP)), dtype=np.uint64)
+    for band, keys_D in enumerate(keys_BD):
+        for column in range(band * rows, (band + 1) * rows):
+            keys_D *= np.uint64(0x9E3779B97F4A7C15)  # odd: any would do
+            keys_D += signatures_DP[:, column].astype(np.uint64) + np.uint64(1)
+            keys_D ^= keys_D >> np.uint64(29)
+    return keys_BD
+
+
 def join_near(
     clusters: Clusters,
-    records_U: NDArray[np.int64],
+    records_U: NDArray[np.integer[Any]],
+    bands_BN: NDArray[np.uint64],
     signatures_NP: NDArray[np.uint32],
-    sizes_N: NDArray[np.int64],
+    sizes_N: NDArray[np.int32],
     pairs_of: PairSets,
     threshold: float,
 ) -> None:
-    """Join every two near-copies among `records_U`. `sizes_N` are the sizes of the sets `pairs_of` gives."""
-    rows = band_rows(threshold)
-    sizes_U = sizes_N[records_U]
-    for start in range(0, PERMUTATIONS - rows + 1, rows):
-        keys_U = _band_keys(signatures_NP, records_U, start, rows)
-        order_U = np.lexsort((sizes_U, keys_U))
-        keys_U, in_order_U = keys_U[order_U], records_U[order_U]
+    """Join every two near-copies among `records_U`. `bands_BN` are the `band_keys` for
+    `band_rows(threshold)`, `sizes_N` the sizes of the sets `pairs_of` gives."""
+    for keys_N in bands_BN:
+        keys_S, in_order_S = _sharing(keys_N[records_U], records_U, sizes_N)
         for lag in range(1, WINDOW + 1):
-            at = np.flatnonzero(keys_U[lag:] == keys_U[:-lag])
+            at = np.flatnonzero(keys_S[lag:] == keys_S[:-lag])
             if not len(at):
                 break
-            small_C, large_C = in_order_U[at], in_order_U[at + lag]
-            possible = sizes_N[small_C] >= threshold * sizes_N[large_C]
+            small_D, large_D = in_order_S[at], in_order_S[at + lag]
+            possible = sizes_N[small_D] >= threshold * sizes_N[large_D]
             roots_N = clusters.roots()
-            possible &= roots_N[small_C] != roots_N[large_C]
-            _join_pairs(clusters, small_C[possible], large_C[possible], signatures_NP, pairs_of, threshold)
+            possible &= roots_N[small_D] != roots_N[large_D]
+            _join_pairs(clusters, small_D[possible], large_D[possible], signatures_NP, pairs_of, threshold)
 
 
-def _band_keys(
-    signatures_NP: NDArray[np.uint32], records_U: NDArray[np.int64], start: int, rows: int
-) -> NDArray[np.uint64]:
-    """One number for each record's values in a band. Two that fall together by chance are told apart when
-    they are compared."""
-    keys_U = np.zeros(len(records_U), dtype=np.uint64)
-    for column in range(start, start + rows):
-        keys_U *= np.uint64(0x9E3779B97F4A7C15)  # odd: any would do
-        keys_U += signatures_NP[records_U, column].astype(np.uint64) + np.uint64(1)
-        keys_U ^= keys_U >> np.uint64(29)
-    return keys_U
+def _sharing(
+    keys_U: NDArray[np.uint64], records_U: NDArray[np.integer[Any]], sizes_N: NDArray[np.int32]
+) -> tuple[NDArray[np.uint64], NDArray[np.integer[Any]]]:
+    """Of the records whose key others have too: the keys and the records, by key and then by size."""
+    order_U = np.argsort(keys_U, kind="stable")
+    is_next_the_same = np.diff(keys_U[order_U]) == 0
+    is_shared_U = np.zeros(len(order_U), dtype=np.bool_)
+    is_shared_U[1:] |= is_next_the_same
+    is_shared_U[:-1] |= is_next_the_same
+    order_S = order_U[is_shared_U]
+    keys_S, records_S = keys_U[order_S], records_U[order_S]
+    by_size_S = np.lexsort((sizes_N[records_S], keys_S))
+    return keys_S[by_size_S], records_S[by_size_S]
 
 
 def _join_pairs(
     clusters: Clusters,
-    a_C: NDArray[np.int64],
-    b_C: NDArray[np.int64],
+    a_D: NDArray[np.integer[Any]],
+    b_D: NDArray[np.integer[Any]],
     signatures_NP: NDArray[np.uint32],
     pairs_of: PairSets,
     threshold: float,
 ) -> None:
-    for start in range(0, len(a_C), _PAIRS_AT_ONCE):
-        a_D, b_D = a_C[start : start + _PAIRS_AT_ONCE], b_C[start : start + _PAIRS_AT_ONCE]
-        estimate_D = np.mean(signatures_NP[a_D] == signatures_NP[b_D], axis=1)
-        for n in np.flatnonzero(estimate_D >= threshold - ESTIMATE_SLACK):
-            a, b = int(a_D[n]), int(b_D[n])
+    for start in range(0, len(a_D), _PAIRS_AT_ONCE):
+        a_K, b_K = a_D[start : start + _PAIRS_AT_ONCE], b_D[start : start + _PAIRS_AT_ONCE]
+        estimate_K = np.mean(signatures_NP[a_K] == signatures_NP[b_K], axis=1)
+        for n in np.flatnonzero(estimate_K >= threshold - ESTIMATE_SLACK):
+            a, b = int(a_K[n]), int(b_K[n])
             if clusters.root(a) != clusters.root(b) and similarity(pairs_of(a), pairs_of(b)) >= threshold:
                 clusters.join(a, b)

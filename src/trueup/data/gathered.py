@@ -1,7 +1,7 @@
 """What the shards of a data set hold about its records, gathered for what needs all of them at once.
 
-For every record there are its hash and a few numbers in memory, some 60 bytes; word pairs and signatures lie
-in files of the work folder and are mapped. Shapes: N records, P permutations."""
+For every record a few numbers are in memory, 9 bytes; hashes, word pairs, signatures and the keys of their
+bands lie in files of the work folder and are mapped. Shapes: N records, P permutations, B bands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +17,16 @@ from numpy.typing import NDArray
 
 from trueup.schema import StorageError
 
-from .duplicates import PERMUTATIONS
+from .duplicates import PERMUTATIONS, band_keys
 from .records import Tally
 from .scripts import SCRIPTS
 from .shards import Shard, ShardTally, read_shard, shard_path
 from .work_folder import storage_errors
 
-_PAIRS_FILE, _SIGNATURES_FILE = "pairs.u32", "signatures.u32"
+_HASHES_FILE, _PAIRS_FILE, _SIGNATURES_FILE = "hashes.u8", "pairs.u32", "signatures.u32"
+_BANDS_FILE = "bands.u64"
+Number = TypeVar("Number", bound=np.integer[Any])
+_BLOCK = 2**14  # records whose keys are made at once
 
 
 class Gathered:
@@ -33,24 +36,31 @@ class Gathered:
         self._work, self._count = work, count
         self.tally = ShardTally()
         self.tally.include(ShardTally(before.dropped, before.changed, before.first).as_dict())
-        hashes, examples, self._scripts = bytearray(), array("i"), bytearray()
-        sizes, firsts = array("q"), [0]
+        examples, sizes, self._scripts = array("i"), array("i"), bytearray()
+        firsts, pair_starts = [0], [0]  # of each shard
         with storage_errors(work.parent):
             with (
+                (work / _HASHES_FILE).open("wb") as hashes,
                 (work / _PAIRS_FILE).open("wb") as pairs,
                 (work / _SIGNATURES_FILE).open("wb") as signatures,
             ):
                 for shard in self.shards():
                     self.tally.include(shard.tally)
-                    self._add(shard, hashes, examples, sizes, pairs, signatures)
+                    columns = {name: shard.records.column(name) for name in shard.records.schema.names}
+                    hashes.write(b"".join(columns["hash"].to_pylist()))
+                    pairs.write(columns["pairs"].values.to_numpy().tobytes())
+                    signatures.write(columns["signature"].values.to_numpy().tobytes())
+                    examples.extend(columns["examples"].to_pylist())
+                    sizes.extend(columns["pairs"].value_lengths().to_pylist())
+                    self._scripts += bytes(SCRIPTS.index(one) for one in columns["script"].to_pylist())
                     firsts.append(len(examples))
-            self._pairs = _mapped(work / _PAIRS_FILE)
-            self.signatures_NP = _mapped(work / _SIGNATURES_FILE).reshape(-1, PERMUTATIONS)
-        self._firsts = np.asarray(firsts)
-        self.hashes_N16 = np.frombuffer(hashes, dtype=np.uint8).reshape(-1, 16)
+                    pair_starts.append(pair_starts[-1] + len(columns["pairs"].values))
+            self._pairs = _mapped(work / _PAIRS_FILE, np.uint32)
+            self.signatures_NP = _mapped(work / _SIGNATURES_FILE, np.uint32).reshape(-1, PERMUTATIONS)
+            self.hashes_N16 = _mapped(work / _HASHES_FILE, np.uint8).reshape(-1, 16)
+        self._firsts, self._pair_starts = np.asarray(firsts), np.asarray(pair_starts)
         self.examples_N = np.asarray(examples, dtype=np.int32)
-        self.sizes_N = np.asarray(sizes, dtype=np.int64)
-        self._starts_N = np.concatenate([[0], np.cumsum(self.sizes_N)])
+        self.sizes_N = np.asarray(sizes, dtype=np.int32)
         self._open: tuple[int, pa.RecordBatch] | None = None
 
     def __len__(self) -> int:
@@ -63,7 +73,22 @@ class Gathered:
 
     def pairs_of(self, n: int) -> NDArray[np.uint32]:
         """The word pairs of record n; none where near-copies are not looked for."""
-        return self._pairs[self._starts_N[n] : self._starts_N[n + 1]]
+        index = self._shard_of(n)
+        start = self._pair_starts[index] + self.sizes_N[self._firsts[index] : n].sum(dtype=np.int64)
+        return self._pairs[start : start + self.sizes_N[n]]
+
+    def bands(self, rows: int) -> NDArray[np.uint64]:
+        """(B, N) The keys of all records in each band of `rows` rows of the signatures. They are read once,
+        from the beginning to the end: what is read once a band lies together here."""
+        count, path = len(self), self._work / _BANDS_FILE
+        with storage_errors(self._work.parent):
+            with path.open("wb") as file:
+                for start in range(0, count, _BLOCK):
+                    keys_BD = band_keys(self.signatures_NP[start : start + _BLOCK], rows)
+                    for band, keys_D in enumerate(keys_BD):
+                        file.seek((band * count + start) * keys_D.itemsize)
+                        file.write(keys_D.tobytes())
+            return _mapped(path, np.uint64).reshape(-1, count)
 
     def scripts(self, kept_N: NDArray[np.bool_]) -> dict[str, int]:
         """Records of each script among those kept, the most frequent first."""
@@ -77,28 +102,14 @@ class Gathered:
         """The beginning of record n, for a person."""
         return str(self._record(n, "shown"))
 
-    def _add(
-        self,
-        shard: Shard,
-        hashes: bytearray,
-        examples: array[int],
-        sizes: array[int],
-        pairs: BinaryIO,
-        signatures: BinaryIO,
-    ) -> None:
-        columns = {name: shard.records.column(name) for name in shard.records.schema.names}
-        hashes += b"".join(columns["hash"].to_pylist())
-        examples.extend(columns["examples"].to_pylist())
-        sizes.extend(columns["pairs"].value_lengths().to_pylist())
-        self._scripts += bytes(SCRIPTS.index(script) for script in columns["script"].to_pylist())
-        pairs.write(columns["pairs"].values.to_numpy().tobytes())
-        signatures.write(columns["signature"].values.to_numpy().tobytes())
-
     def _record(self, n: int, column: str) -> object:
-        index = int(np.searchsorted(self._firsts, n, side="right")) - 1
+        index = self._shard_of(n)
         if self._open is None or self._open[0] != index:
             self._open = index, self._shard(index).records
         return self._open[1].column(column)[n - int(self._firsts[index])].as_py()
+
+    def _shard_of(self, n: int) -> int:
+        return int(np.searchsorted(self._firsts, n, side="right")) - 1
 
     def _shard(self, index: int) -> Shard:
         path = shard_path(self._work, index)
@@ -108,7 +119,7 @@ class Gathered:
         return shard
 
 
-def _mapped(path: Path) -> NDArray[np.uint32]:
+def _mapped(path: Path, dtype: type[Number]) -> NDArray[Number]:
     if path.stat().st_size == 0:
-        return np.zeros(0, dtype=np.uint32)
-    return np.memmap(path, dtype=np.uint32, mode="r")
+        return np.zeros(0, dtype=dtype)
+    return np.memmap(path, dtype=dtype, mode="r")
