@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from trueup.files.lock import lock
+from trueup.files.lock import take_lock
 
 from .manifest import CachedFile, Manifest, NotSignedHereError, UnusableError, is_plain, key_of, now
 from .store import CacheStore
@@ -106,7 +106,7 @@ class CompileCache:
             return
         with held:
             try:
-                alone = lock(held, wait=False) or self._private
+                alone = take_lock(held, wait=False) or self._private
             except BlockingIOError:
                 return
             self._held = held
@@ -139,7 +139,7 @@ class CompileCache:
         work.mkdir(mode=0o700, parents=True, exist_ok=True)
         held = (work / _LOCK).open("ab")
         try:
-            lock(held, shared=True)
+            take_lock(held, shared=True)
             if not found:
                 self._fill(work.resolve() / _CONTENT, writable=True)
         except BaseException:
@@ -222,7 +222,7 @@ class CompileCache:
         """Remove the folders of runs that were killed: nobody holds them."""
         for work in works.glob("*"):
             with contextlib.suppress(OSError), (work / _LOCK).open("ab") as handle:
-                if lock(handle, wait=False):
+                if take_lock(handle, wait=False):
                     shutil.rmtree(work, ignore_errors=True)
                     self._say("note: what a killed run compiled and had not signed is removed")
 

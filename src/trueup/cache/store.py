@@ -23,7 +23,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO
 
-from trueup.files.lock import lock
+from trueup.files.lock import take_lock
 from trueup.files.whole import new_beside, replace_text, sha256_of
 
 from .manifest import KEY_DIGITS, CachedFile, Manifest, NotSignedHereError, UnusableError
@@ -60,7 +60,7 @@ class CacheStore:
         """Alone with the store, which is made if absent. Waits for whoever has it."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self.folder / "lock").open("ab") as handle:
-            lock(handle)
+            take_lock(handle)
             yield
 
     def keys(self) -> list[str]:

@@ -15,17 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from trueup.files.lock import take_lock
 from trueup.files.whole import needs_another_place
 from trueup.schema import InputError, StorageError
 
-try:
-    import fcntl
-except ImportError:  # no advisory locks on this platform: two processes may do the same work, harmlessly
-    fcntl = None  # type: ignore[assignment]
-
 LEFTOVER_AGE_S = 24 * 3600.0  # what a killed process left is removed once nothing was added for so long
 _LOCK_FILE = "lock"
-_WITHOUT_LOCKS = (errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL)  # what such file systems answer
 
 
 @contextlib.contextmanager
@@ -52,7 +47,7 @@ def work_folder(target: Path) -> Iterator[Path]:
     Raises InputError and StorageError as `storage_errors` says."""
     place = target.with_name(f".{target.name}.work")
     with storage_errors(target.parent):
-        lock = _locked(place)
+        held = _locked(place)
     try:
         yield place
     except (InputError, StorageError):  # going on would end the same way
@@ -61,7 +56,7 @@ def work_folder(target: Path) -> Iterator[Path]:
     else:
         shutil.rmtree(place, ignore_errors=True)
     finally:
-        lock.close()
+        held.close()
 
 
 def sweep(data_home: Path) -> None:
@@ -79,23 +74,10 @@ def _locked(place: Path) -> IO[bytes]:
             handle = (place / _LOCK_FILE).open("ab")
         except FileNotFoundError:  # removed in between
             continue
-        _lock(handle, wait=True)
+        take_lock(handle)  # where there are no locks two processes may do the same work, harmlessly
         if _is_in_place(handle, place):
             return handle
         handle.close()  # who held it finished and removed the folder while this process waited
-
-
-def _lock(handle: IO[bytes], *, wait: bool) -> None:
-    """Raises BlockingIOError where another process has it and `wait` is false."""
-    if fcntl is None:
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        raise
-    except OSError as error:
-        if error.errno not in _WITHOUT_LOCKS:
-            raise
 
 
 def _is_in_place(handle: IO[bytes], place: Path) -> bool:
@@ -112,5 +94,5 @@ def _remove_if_left(place: Path) -> None:
     with contextlib.ExitStack() as stack:
         if (place / _LOCK_FILE).exists():
             handle = stack.enter_context((place / _LOCK_FILE).open("ab"))
-            _lock(handle, wait=False)
+            take_lock(handle, wait=False)
         shutil.rmtree(place, ignore_errors=True)

@@ -13,7 +13,7 @@ except ImportError:  # no advisory locks on this platform
 _WITHOUT_LOCKS = (errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL)  # what such file systems answer
 
 
-def lock(handle: IO[Any], *, shared: bool = False, wait: bool = True) -> bool:
+def take_lock(handle: IO[Any], *, shared: bool = False, wait: bool = True) -> bool:
     """Take the lock of an open file, or change the one it has. False where the place has no locks: go on with
     what is right without one.
 

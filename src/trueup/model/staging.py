@@ -7,13 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from trueup.files.lock import take_lock
 from trueup.files.whole import new_beside, put_in_place
 from trueup.schema import InputError, StorageError
-
-try:
-    import fcntl
-except ImportError:  # no advisory locks on this platform: two processes may do the same work, harmlessly
-    fcntl = None  # type: ignore[assignment]
 
 
 @contextmanager
@@ -64,19 +60,8 @@ def exclusive(lock: Path, doing: str) -> Iterator[None]:
         lock.parent.mkdir(parents=True, exist_ok=True)
         handle = lock.open("a")
     with handle:
-        if fcntl is not None:
-            # On a file system without locks go on unlocked: renames keep that correct, at worst done twice.
-            with _ignoring_unsupported():
-                fcntl.flock(handle, fcntl.LOCK_EX)
+        take_lock(handle)  # where there are no locks renames keep it correct, at worst done twice
         yield
-
-
-@contextmanager
-def _ignoring_unsupported() -> Iterator[None]:
-    try:
-        yield
-    except OSError:
-        return
 
 
 def require_empty(folder: Path) -> None:
