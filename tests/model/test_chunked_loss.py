@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trueup.model.loss import chunked_loss
+from trueup.model.loss import NO_TARGET, chunked_loss
 
 
 class LargestTensor(TorchDispatchMode):
@@ -159,3 +159,20 @@ def test_large_logits_stay_finite() -> None:
     loss.backward()
     assert loss.item() == pytest.approx(720_000)
     assert hidden.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("filled", [1, 5, 8])
+def test_rows_that_only_fill_a_chunk_add_nothing(filled: int) -> None:
+    """A static compiler wants whole chunks: whatever row 0 holds, its copies without a target do not count."""
+    hidden, weight, rows, targets = inputs(8)
+    found = []
+    for extra in (0, filled):
+        hidden.grad = weight.grad = None
+        more = torch.zeros(extra, dtype=torch.int64)
+        loss = chunked_loss(
+            hidden, weight, torch.cat([rows, more]), torch.cat([targets, more + NO_TARGET]), chunk_rows=4
+        )
+        loss.backward()
+        found.append((loss.detach(), hidden.grad.clone(), weight.grad.clone()))
+    for with_none, with_filling in zip(*found, strict=True):
+        torch.testing.assert_close(with_filling, with_none, rtol=1e-12, atol=1e-12)

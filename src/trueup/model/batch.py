@@ -51,6 +51,5 @@ def batch_loss(
     """
     with precision.autocast(batch.tokens_BT.device.type):
         hidden_BTH = loaded.forward_hidden(batch.tokens_BT, batch.positions_BT, batch.segments_BT)
-        return chunked_loss(
-            hidden_BTH, loaded.head_weight, batch.rows_N, batch.targets_N, chunk_rows=chunk_rows
-        )
+        head_VH = loaded.head_weight if loaded.decoder is None else loaded.decoder.head_weight_VH
+        return chunked_loss(hidden_BTH, head_VH, batch.rows_N, batch.targets_N, chunk_rows=chunk_rows)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -17,6 +17,7 @@ from trueup.recipe.models import TuneSection
 from trueup.schema import InputError, ModelDims
 
 from .builtin import ResolvedModel
+from .decoder import Decoder, UnsupportedError, checked_decoder
 from .folder import config_of
 from .masks import additive_mask, block_causal_mask
 from .probe import probe
@@ -39,6 +40,7 @@ class LoadedModel:
     dims: ModelDims
     max_positions: int | None  # the longest example the model is made for, in tokens
     attention: Attention
+    decoder: Decoder | None = None  # our own forward pass, where it is used
 
     @property
     def trainable(self) -> list[tuple[str, nn.Parameter]]:
@@ -55,6 +57,8 @@ class LoadedModel:
         self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, segments_BT: torch.Tensor
     ) -> torch.Tensor:
         """Hidden states (B, T, H) after the final norm and before the head; no cache is kept."""
+        if self.decoder is not None:
+            return self.decoder(tokens_BT, positions_BT, segments_BT)
         mask = block_causal_mask(segments_BT)
         if self.attention == "eager":
             mask = additive_mask(mask, self.head_weight.dtype)
@@ -62,6 +66,24 @@ class LoadedModel:
         output = decoder(input_ids=tokens_BT, position_ids=positions_BT, attention_mask=mask, use_cache=False)
         hidden_BTH: torch.Tensor = output.last_hidden_state
         return hidden_BTH
+
+
+def with_own_decoder(loaded: LoadedModel, compute_dtype: str) -> tuple[LoadedModel, str]:
+    """The model with our forward pass for eager training on a CPU, or as it was; and why.
+
+    `compute_dtype`: that of the matrix products, 'float32' or 'bfloat16'. Frozen weights become it: autocast
+    would round them to the same numbers anew in every micro-batch.
+    """
+    if loaded.head_weight.device.type != "cpu":
+        return loaded, "transformers' layers: our own are for the CPU, which walks packed examples one by one"
+    try:
+        decoder = checked_decoder(loaded.base, getattr(torch, compute_dtype))
+    except UnsupportedError as error:
+        return loaded, f"transformers' layers with an explicit block-causal mask: {error}"
+    why = (
+        "own layers: each example of a row by itself, no mask, frozen weights kept in the products' precision"
+    )
+    return replace(loaded, decoder=decoder), why
 
 
 def read_config(resolved: ResolvedModel) -> dict[str, Any]:

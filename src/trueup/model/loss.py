@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+NO_TARGET = -1
 CHUNK_ROWS = 128  # large enough for the matrix products, small enough for the caches; 64 and 512 were slower
 
 
@@ -27,10 +28,10 @@ def chunked_loss(
     """The sum, not the mean, of the cross-entropy in nats over the supervised rows: a scalar.
 
     `rows_N` are positions in the flattened (B*T), each at most once; `targets_N` the token each should
-    predict. The matrix products are in autocast's dtype where autocast is on; log-sum-exp and the sum are
-    in fp32, or in fp64 when the hidden states are. With N = 0 the result is a zero that still has a
-    gradient path, so that backward() works on a micro-batch without supervised tokens. Not twice
-    differentiable.
+    predict, or NO_TARGET for a row that only fills a chunk and adds nothing. The matrix products are in
+    autocast's dtype where autocast is on; log-sum-exp and the sum are in fp32, or in fp64 when the hidden
+    states are. With N = 0 the result is a zero that still has a gradient path, so that backward() works on a
+    micro-batch without supervised tokens. Not twice differentiable.
     """
     hidden_NH = hidden_BTH.flatten(0, -2).index_select(0, rows_N)
     # Inside a Function's forward, gradients are always off: whether the caller wants them is asked here.
@@ -63,14 +64,15 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             weight = weight_VH.to(compute)
             for start in range(0, len(targets_N), chunk_rows):
                 rows = slice(start, start + chunk_rows)
-                hidden_CH = hidden_NH[rows].to(compute)
+                counts_C1 = (targets_N[rows] != NO_TARGET)[:, None].to(compute)
+                hidden_CH = hidden_NH[rows].to(compute) * counts_C1
                 loss, slope_CV = _loss_and_slope(hidden_CH @ weight.T, targets_N[rows], exact)
                 total += loss
                 if grad_hidden is None and grad_weight is None:
                     continue
                 slope = slope_CV.to(compute)
                 if grad_hidden is not None:
-                    grad_hidden[rows] = slope @ weight
+                    grad_hidden[rows] = (slope @ weight).mul_(counts_C1)
                 if grad_weight is not None:
                     grad_weight += slope.T @ hidden_CH
         ctx.save_for_backward(grad_hidden, grad_weight)
@@ -98,13 +100,14 @@ def _loss_and_slope(
     Works in place on one (C, V) tensor. The one is subtracted before any rounding to a lower precision:
     where the model is nearly sure, softmax minus one is tiny, and rounding first would lose it.
     """
-    targets_C1 = targets_C[:, None]
+    counts_C1 = targets_C[:, None] != NO_TARGET
+    targets_C1 = targets_C[:, None].clamp_min(0)
     largest_C1 = logits_CV.amax(1, keepdim=True).to(exact)
     shifted_CV = logits_CV.sub_(largest_C1) if logits_CV.dtype == exact else logits_CV - largest_C1
     at_target_C1 = shifted_CV.gather(1, targets_C1)
     shares_CV = shifted_CV.exp_()
     sums_C1 = shares_CV.sum(1, keepdim=True)
-    loss = (sums_C1.log() - at_target_C1).sum()
+    loss = (sums_C1.log() - at_target_C1).mul_(counts_C1).sum()
     slope_CV = shares_CV.div_(sums_C1)
     slope_CV.scatter_add_(1, targets_C1, slope_CV.new_full((1, 1), -1.0).expand_as(targets_C1))
     return loss, slope_CV

@@ -1,0 +1,217 @@
+"""A Llama-class decoder's forward pass with our own attention and layers, on the parameters transformers
+loaded.
+
+Eager mode only: it walks the examples of a packed row one by one, whose lengths differ from batch to batch;
+compiled programs take the model's own forward with a mask. B rows, T positions, H hidden size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from .attention import Span, attend, spans_of
+from .layers import Adapter, add_and_norm, gated, project
+
+
+@dataclass(frozen=True)
+class Group:
+    """Linear layers of one input, their outputs side by side. Frozen ones share one weight, of which theirs
+    are views; trained ones keep their own and are cast for every micro-batch."""
+
+    linears: tuple[nn.Linear, ...]
+    weight_OI: torch.Tensor | None
+    bias_O: torch.Tensor | None
+    adapters: tuple[Adapter, ...]
+
+    def __call__(self, x_NI: torch.Tensor) -> torch.Tensor:
+        if self.weight_OI is not None:
+            return project(x_NI, self.weight_OI, self.bias_O, self.adapters)
+        outs = [_cast_linear(linear, x_NI) for linear in self.linears]
+        return outs[0] if len(outs) == 1 else torch.cat(outs, dim=-1)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer: norms and projections in the order in which they are used."""
+
+    input_norm: Any
+    qkv: Group
+    out: Group
+    feed_norm: Any
+    gate_up: Group
+    down: Group
+    scaling: float
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """`dtype` is that of the matrix products, whatever torch.autocast says; the residual stream has the
+    embedding's. `heads`: of queries, of keys and values."""
+
+    embedding: nn.Module
+    rotary: nn.Module
+    layers: tuple[Layer, ...]
+    norm: Any
+    heads: tuple[int, int]
+    dtype: torch.dtype
+    head_weight_VH: torch.Tensor  # in `dtype` where it is frozen
+
+    def __call__(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, segments_BT: torch.Tensor
+    ) -> torch.Tensor:
+        """Hidden states (B, T, H) after the final norm, in `dtype`."""
+        with torch.autocast(tokens_BT.device.type, enabled=False):
+            embedded_BTH = self.embedding(tokens_BT)
+            cos_ND, sin_ND = (part.flatten(0, 1) for part in self.rotary(embedded_BTH, positions_BT))
+            normed_NH = self._run(embedded_BTH.flatten(0, 1), cos_ND, sin_ND, spans_of(segments_BT))
+        return normed_NH.view(*tokens_BT.shape, -1)
+
+    def _run(
+        self, stream_NH: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor, spans: tuple[Span, ...]
+    ) -> torch.Tensor:
+        bf16 = self.dtype == torch.bfloat16
+        change_NH = None
+        for layer in self.layers:
+            stream_NH, normed_NH = self._normed(layer.input_norm, stream_NH, change_NH)
+            qkv_NO = layer.qkv(normed_NH)
+            seen_NP = attend(
+                qkv_NO, cos_ND, sin_ND, spans, heads=self.heads, scaling=layer.scaling, bf16=bf16
+            )
+            stream_NH, normed_NH = self._normed(layer.feed_norm, stream_NH, layer.out(seen_NP))
+            change_NH = layer.down(gated(layer.gate_up(normed_NH)))
+        return self._normed(self.norm, stream_NH, change_NH)[1]
+
+    def _normed(
+        self, norm: Any, stream_NH: torch.Tensor, change_NH: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return add_and_norm(stream_NH, change_NH, norm.weight, norm.variance_epsilon, self.dtype)
+
+
+class UnsupportedError(Exception):
+    """The model is not built as this module expects: it trains through its own forward pass."""
+
+
+TOLERANCE = 1e-3  # of the largest hidden state; fp32 rounding stays orders of magnitude below
+
+
+def checked_decoder(base: Any, dtype: torch.dtype) -> Decoder:
+    """From a loaded causal LM whose weights are still fp32 (or fp64). Frozen linear weights of its layers
+    become `dtype`, in place.
+
+    A few tokens are sent through both forward passes first. Raises UnsupportedError, with the weights as they
+    were, where the model is built otherwise or computes something else.
+    """
+    weight = base.get_output_embeddings().weight
+    tokens_BT = (torch.arange(8, device=weight.device) * 7 + 3)[None] % len(weight)
+    positions_BT = torch.arange(8, device=weight.device)[None]
+    with torch.no_grad():
+        decoder = getattr(base, str(base.base_model_prefix))
+        expected = decoder(input_ids=tokens_BT, position_ids=positions_BT, use_cache=False).last_hidden_state
+        own = build_decoder(base, weight.dtype)
+        found = own(tokens_BT, positions_BT, torch.zeros_like(tokens_BT))
+    if not bool((found - expected).abs().max() <= TOLERANCE * expected.abs().max()):
+        raise UnsupportedError("its layers do not compute what Llama's do")
+    return own if own.dtype == dtype else build_decoder(base, dtype)
+
+
+def build_decoder(base: Any, dtype: torch.dtype) -> Decoder:
+    """`checked_decoder` without the check."""
+    decoder = getattr(base, str(base.base_model_prefix))
+    config = base.config
+    _require(decoder, {"embed_tokens", "layers", "norm", "rotary_emb"})
+    _require_config(config)
+    for layer in decoder.layers:
+        _require_layer(layer)
+    _require_norm(decoder.norm)
+    return Decoder(
+        embedding=decoder.embed_tokens,
+        rotary=decoder.rotary_emb,
+        layers=tuple(_layer(layer, dtype) for layer in decoder.layers),
+        norm=decoder.norm,
+        heads=(config.num_attention_heads, config.num_key_value_heads),
+        dtype=dtype,
+        head_weight_VH=_frozen_as(base.get_output_embeddings().weight, dtype),
+    )
+
+
+def _require(module: nn.Module, children: set[str]) -> None:
+    found = {name for name, _ in module.named_children()} - {"act_fn"}
+    if found != children:
+        odd = ", ".join(sorted(found ^ children))
+        raise UnsupportedError(f"{type(module).__name__} is not built as Llama's is: {odd}")
+
+
+def _require_config(config: Any) -> None:
+    activation = getattr(config, "hidden_act", None)
+    if activation != "silu":
+        raise UnsupportedError(f"its activation is {activation}")
+    if getattr(config, "attention_dropout", 0.0):
+        raise UnsupportedError("it drops out attention weights")
+
+
+def _require_layer(layer: Any) -> None:
+    _require(layer, {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"})
+    _require(layer.self_attn, {"q_proj", "k_proj", "v_proj", "o_proj"})
+    _require(layer.mlp, {"gate_proj", "up_proj", "down_proj"})
+    _require_norm(layer.input_layernorm)
+    _require_norm(layer.post_attention_layernorm)
+    for linear in [*layer.self_attn.children(), *layer.mlp.children()]:
+        dropout = getattr(linear, "lora_dropout", {})
+        if any(not isinstance(part, nn.Identity) for part in dict(dropout).values()):
+            raise UnsupportedError("its adapters drop out inputs")
+
+
+def _require_norm(norm: Any) -> None:
+    if not hasattr(norm, "variance_epsilon"):
+        raise UnsupportedError(f"{type(norm).__name__} is not an RMSNorm")
+
+
+def _layer(layer: Any, dtype: torch.dtype) -> Layer:
+    attention, feed = layer.self_attn, layer.mlp
+    return Layer(
+        input_norm=layer.input_layernorm,
+        qkv=_group((attention.q_proj, attention.k_proj, attention.v_proj), dtype),
+        out=_group((attention.o_proj,), dtype),
+        feed_norm=layer.post_attention_layernorm,
+        gate_up=_group((feed.gate_proj, feed.up_proj), dtype),
+        down=_group((feed.down_proj,), dtype),
+        scaling=attention.scaling,
+    )
+
+
+def _group(modules: tuple[Any, ...], dtype: torch.dtype) -> Group:
+    linears = tuple(getattr(module, "base_layer", module) for module in modules)
+    if any(linear.weight.requires_grad for linear in linears):
+        return Group(linears, None, None, ())
+    weight_OI = torch.cat([linear.weight.detach().to(dtype) for linear in linears])
+    biases = [linear.bias for linear in linears]
+    bias_O = None
+    if any(bias is not None for bias in biases):
+        bias_O = torch.cat([_bias(linear).to(dtype) for linear in linears])
+    adapters: list[Adapter] = []
+    first = 0
+    for module, linear in zip(modules, linears, strict=True):
+        last = first + linear.out_features
+        linear.weight.data = weight_OI[first:last]
+        if hasattr(module, "lora_A"):
+            down, up = module.lora_A["default"].weight, module.lora_B["default"].weight
+            adapters.append(Adapter(down, up, module.scaling["default"], first, last))
+        first = last
+    return Group(linears, weight_OI, bias_O, tuple(adapters))
+
+
+def _frozen_as(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return weight if weight.requires_grad else weight.detach().to(dtype)
+
+
+def _bias(linear: nn.Linear) -> torch.Tensor:
+    return linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias.detach()
+
+
+def _cast_linear(linear: nn.Linear, x_NI: torch.Tensor) -> torch.Tensor:
+    bias = None if linear.bias is None else linear.bias.to(x_NI.dtype)
+    return nn.functional.linear(x_NI, linear.weight.to(x_NI.dtype), bias)

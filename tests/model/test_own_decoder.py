@@ -1,0 +1,264 @@
+"""Our own forward pass against transformers': the same loss and gradients for every shape, exactly no
+influence between packed neighbours, and the model's own forward pass where it is built otherwise."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+import torch
+from model_batches import batch_of, bucketed, examples_of, one_by_one, packed, padded
+from torch.autograd import gradcheck
+
+from trueup.model import attention
+from trueup.model.attention import attend, spans_of
+from trueup.model.batch import BatchTensors, batch_loss
+from trueup.model.builtin import ResolvedModel
+from trueup.model.layers import Adapter, add_and_norm, gated, project
+from trueup.model.load import LoadedModel, load_model, with_own_decoder
+from trueup.model.precision import Precision
+from trueup.model.reference import widen
+from trueup.recipe.models import TuneSection
+
+FP32 = Precision(policy="fp32", compute_dtype="float32", reason="test")
+BF16 = Precision(policy="autocast", compute_dtype="bfloat16", reason="test")
+LENGTHS = [5, 17, 2, 9, 30, 12, 3]
+LORA = TuneSection(rank=4)
+Gradients = dict[str, torch.Tensor]
+
+
+def loaded_model(
+    resolved: ResolvedModel, section: TuneSection = LORA, *, wide: bool = False, std: float = 0.1
+) -> LoadedModel:
+    loaded = load_model(resolved, section, seed=1)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in loaded.trainable:
+            if "lora_B" in name:  # zero at first, which would hide every error in A
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+    return widen(loaded) if wide else loaded
+
+
+def own(loaded: LoadedModel, dtype: str = "float32") -> LoadedModel:
+    quick, why = with_own_decoder(loaded, dtype)
+    assert quick.decoder is not None, why
+    return quick
+
+
+def loss_and_gradients(
+    loaded: LoadedModel, batches: list[BatchTensors], precision: Precision = FP32
+) -> tuple[float, Gradients]:
+    loaded.module.zero_grad(set_to_none=True)
+    total = 0.0
+    for batch in batches:
+        loss = batch_loss(loaded, batch, precision, chunk_rows=7)
+        loss.backward()
+        total += loss.item()
+    return total, {name: p.grad.clone() for name, p in loaded.trainable if p.grad is not None}
+
+
+def assert_close(found: tuple[float, Gradients], expected: tuple[float, Gradients], within: float) -> None:
+    assert found[0] == pytest.approx(expected[0], rel=within)
+    assert found[1].keys() == expected[1].keys()
+    for name, gradient in expected[1].items():
+        assert gradient.norm() > 0, name
+        assert (found[1][name] - gradient).norm() <= within * gradient.norm(), name
+
+
+@pytest.mark.parametrize(("wide", "within"), [(True, 1e-9), (False, 1e-5)], ids=["fp64", "fp32"])
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_every_shape_gives_the_loss_and_gradients_of_transformers_one_by_one(
+    tiny: ResolvedModel, method: Literal["lora", "full"], wide: bool, within: float
+) -> None:
+    section = TuneSection(
+        method=method, rank=4, targets=("q_proj", "v_proj", "o_proj", "up_proj", "down_proj")
+    )
+    loaded = loaded_model(tiny, section, wide=wide)
+    examples = examples_of(0, LENGTHS)
+    expected = loss_and_gradients(loaded, one_by_one(examples))
+    quick = own(loaded, "float64" if wide else "float32")
+    shapes = [one_by_one(examples), padded(examples), padded(examples, left=4), packed(examples)]
+    for batches in [*shapes, packed(examples, rows=1), bucketed(examples)]:
+        assert_close(loss_and_gradients(quick, batches), expected, within)
+
+
+def test_examples_longer_than_a_block_of_queries(
+    tiny: ResolvedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "BLOCK", 8)
+    attention._later.cache_clear()
+    loaded = loaded_model(tiny, wide=True)
+    examples = examples_of(2, [37, 8, 16, 1, 25])
+    expected = loss_and_gradients(loaded, one_by_one(examples))
+    assert_close(loss_and_gradients(own(loaded, "float64"), packed(examples)), expected, 1e-9)
+    attention._later.cache_clear()
+
+
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_packed_neighbours_have_exactly_no_influence(tiny: ResolvedModel, changed: int) -> None:
+    """trl#1230, trl#3067, transformers#25452: perturb one example of a row, the others' hidden states do not
+    move by one bit."""
+    quick = own(loaded_model(tiny))
+    examples = examples_of(4, [9, 14, 6])
+    bounds = [0, 9, 23, 29]
+    hidden = []
+    for shift in (0, 1):
+        row = [((ids + shift * (n == changed)) % 256, loss) for n, (ids, loss) in enumerate(examples)]
+        batch = batch_of([row], 32)
+        hidden.append(quick.forward_hidden(batch.tokens_BT, batch.positions_BT, batch.segments_BT)[0])
+    for n in range(3):
+        same = torch.equal(hidden[0][bounds[n] : bounds[n + 1]], hidden[1][bounds[n] : bounds[n + 1]])
+        assert same == (n != changed)
+
+
+def test_later_tokens_have_exactly_no_influence(tiny: ResolvedModel) -> None:
+    """transformers#48296: attention with a mask that was silently not causal."""
+    quick = own(loaded_model(tiny))
+    (ids, loss) = examples_of(5, [20])[0]
+    changed = ids.copy()
+    changed[12:] = (changed[12:] + 1) % 256
+    hidden = []
+    for tokens in (ids, changed):
+        batch = batch_of([[(tokens, loss)]], 24)
+        hidden.append(quick.forward_hidden(batch.tokens_BT, batch.positions_BT, batch.segments_BT)[0])
+    assert torch.equal(hidden[0][:12], hidden[1][:12])
+    assert not torch.equal(hidden[0][12:20], hidden[1][12:20])
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_bf16_is_no_further_from_fp32_than_transformers_is(
+    tiny: ResolvedModel, method: Literal["lora", "full"]
+) -> None:
+    section = TuneSection(method=method, rank=4)
+    examples = examples_of(6, [40, 33, 21, 60, 12])
+    exact = loss_and_gradients(loaded_model(tiny, section), one_by_one(examples))
+    theirs = loss_and_gradients(loaded_model(tiny, section), packed(examples), BF16)
+    ours = loss_and_gradients(own(loaded_model(tiny, section), "bfloat16"), packed(examples), BF16)
+
+    def error(found: tuple[float, Gradients]) -> float:
+        squares = [float((found[1][name] - g).square().sum()) for name, g in exact[1].items()]
+        return sum(squares) ** 0.5
+
+    assert abs(ours[0] - exact[0]) <= 2e-3 * exact[0]
+    assert 0 < error(ours) <= 1.25 * error(theirs)
+
+
+def test_frozen_weights_are_kept_once_and_in_the_products_precision(tiny: ResolvedModel) -> None:
+    quick = own(loaded_model(tiny), "bfloat16")
+    decoder = quick.decoder
+    assert decoder is not None
+    layer = quick.base.model.layers[0]
+    shared = decoder.layers[0].qkv.weight_OI
+    assert shared is not None
+    parts = [getattr(layer.self_attn, name).base_layer.weight for name in ("q_proj", "k_proj", "v_proj")]
+    assert {part.dtype for part in parts} == {torch.bfloat16}
+    assert {part.untyped_storage().data_ptr() for part in parts} == {shared.untyped_storage().data_ptr()}
+    assert all(p.dtype == torch.float32 for _, p in quick.trainable)
+
+
+@pytest.mark.parametrize("family", ["mistral", "qwen2"])
+def test_other_families_built_like_llama(tmp_path: Any, family: str) -> None:
+    """Qwen2 has biases on queries, keys and values."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(
+        family, vocab_size=260, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_()
+    model.save_pretrained(tmp_path)
+    loaded = loaded_model(ResolvedModel(tmp_path, "made here", "made by a test"), wide=True)
+    examples = examples_of(0, LENGTHS)
+    expected = loss_and_gradients(loaded, one_by_one(examples))
+    assert_close(loss_and_gradients(own(loaded, "float64"), packed(examples)), expected, 1e-9)
+
+
+def test_adapters_that_drop_out_inputs_keep_transformers_layers(tiny: ResolvedModel) -> None:
+    loaded = load_model(tiny, TuneSection(rank=4, dropout=0.1))
+    same, why = with_own_decoder(loaded, "float32")
+    assert same.decoder is None
+    assert "drop out" in why
+
+
+def test_a_model_built_otherwise_keeps_its_own_layers(tmp_path: Any) -> None:
+    """Qwen3 norms queries and keys: a decoder that left it out would train another model."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=260, hidden_size=32, intermediate_size=48, num_hidden_layers=1, head_dim=8,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+    )  # fmt: skip
+    Qwen3ForCausalLM(config).save_pretrained(tmp_path)
+    same, why = with_own_decoder(
+        load_model(ResolvedModel(tmp_path, "made here", "made by a test"), LORA), "float32"
+    )
+    assert same.decoder is None
+    assert "q_norm" in why
+
+
+def test_a_model_that_computes_something_else_keeps_its_own_layers(tiny: ResolvedModel) -> None:
+    loaded = load_model(tiny, LORA)
+    for layer in loaded.base.model.layers:
+        layer.mlp.forward = lambda x, feed=layer.mlp: feed.down_proj(feed.up_proj(x))
+    same, why = with_own_decoder(loaded, "bfloat16")
+    assert same.decoder is None
+    assert "do not compute" in why
+    assert loaded.base.model.layers[0].mlp.up_proj.weight.dtype == torch.float32
+
+
+# --- each part by numerical differentiation ---------------------------------------------------------------
+
+
+def wide(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(
+        *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    ).requires_grad_()
+
+
+def test_gradient_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "BLOCK", 3)
+    attention._later.cache_clear()
+    angles = torch.rand(9, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).repeat(1, 2)
+
+    def run(qkv_NO: torch.Tensor) -> torch.Tensor:
+        spans = ((0, 7), (7, 8), (8, 9))
+        return attend(qkv_NO, angles.cos(), angles.sin(), spans, heads=(2, 1), scaling=0.5, bf16=False)
+
+    assert gradcheck(run, (wide(9, 16),))
+    attention._later.cache_clear()
+
+
+def test_gradient_of_the_norm() -> None:
+    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return add_and_norm(*tensors, eps=1e-5, dtype=torch.float64)
+
+    assert gradcheck(run, (wide(4, 6), wide(4, 6, seed=1), wide(6, seed=2)))
+    assert gradcheck(lambda x, w: run(x, None, w), (wide(4, 6), wide(6, seed=2)))  # type: ignore[arg-type]
+
+
+def test_gradient_of_the_gate() -> None:
+    assert gradcheck(gated, (wide(3, 8),))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_gradient_of_a_projection_with_adapters(bias: bool) -> None:
+    weight = wide(7, 5).detach()
+    offset = wide(7, seed=4).detach() if bias else None
+
+    def run(
+        x: torch.Tensor, a1: torch.Tensor, b1: torch.Tensor, a2: torch.Tensor, b2: torch.Tensor
+    ) -> torch.Tensor:
+        return project(x, weight, offset, [Adapter(a1, b1, 2.0, 0, 3), Adapter(a2, b2, 0.5, 5, 7)])
+
+    inputs = (wide(4, 5, seed=1), wide(2, 5), wide(3, 2, seed=2), wide(1, 5), wide(2, 1, seed=3))
+    assert gradcheck(run, inputs)
+
+
+def test_spans_are_runs_of_one_number_within_a_row() -> None:
+    segments = torch.tensor([[1, 1, 2, 0], [0, 0, 1, 1]])
+    assert spans_of(segments) == ((0, 2), (2, 3), (3, 4), (4, 6), (6, 8))
