@@ -75,7 +75,7 @@ def with_own_decoder(loaded: LoadedModel, compute_dtype: str) -> tuple[LoadedMod
     would round them to the same numbers anew in every micro-batch.
     """
     if loaded.head_weight.device.type != "cpu":
-        return loaded, "transformers' layers: our own are for the CPU, which walks packed examples one by one"
+        return loaded, "an explicit block-causal mask: our own layers are for the CPU, example by example"
     try:
         decoder = checked_decoder(loaded.base, getattr(torch, compute_dtype))
     except UnsupportedError as error:
