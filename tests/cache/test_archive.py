@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -95,6 +97,24 @@ def test_what_the_home_has_not_signed_gives_way(home: Path, archive: Path) -> No
     (home / "signing.key").unlink()
     import_cache(home, archive, trust=True)
     assert run(home).found == FILES
+
+
+@pytest.mark.parametrize("had", [{}, {"own.so": b"own"}])
+def test_a_disk_that_fills_leaves_the_home_as_it_was(
+    home: Path, archive: Path, had: Entries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: CacheStore, manifest: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    run(home, had)
+    before = files_of(home)
+    with monkeypatch.context() as patch:
+        patch.setattr(CacheStore, "write", refuse)
+        with pytest.raises(StorageError, match=r"No space left.*Nothing was changed"):
+            import_cache(home, archive, trust=True)
+    assert files_of(home) == before
+    one = run(home)
+    assert (one.found, one.said) == (had, [])
 
 
 BAD: dict[str, tuple[Callable[[Entries], Entries], str]] = {

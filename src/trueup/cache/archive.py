@@ -18,7 +18,7 @@ from typing import IO
 from trueup.files.whole import needs_another_place, replacing_file
 from trueup.schema import InputError, StorageError
 
-from .manifest import CachedFile, Manifest, UnusableError, now
+from .manifest import CachedFile, Manifest, NotSignedHereError, UnusableError, now
 from .store import FILES_FOLDER, MANIFEST_FILE, CacheStore
 
 MAX_MANIFEST_BYTES = 64 << 20
@@ -52,22 +52,34 @@ def import_cache(home: Path, path: Path, *, trust: bool) -> Manifest:
     store = CacheStore(home)
     with _readable(path) as archive:
         manifest = _checked(archive)
-        try:
-            store.check_signature(manifest, trust=trust)
-        except UnusableError as problem:
-            raise InputError(
-                f"{path} is not imported: {problem}. Compiled code is executed: if you trust who made it, "
-                "import it with --trust-cache"
-            ) from None
+        if not trust:
+            _require_own(store, manifest, path)
         with _explained(store.folder), store.held():
             _require_room(store, manifest)
             here = _signed_here(store, manifest.key)
-            for file in _distinct(manifest):
-                with archive.open(_entry(file)) as stream:
-                    store.add_stream(manifest.key, stream)
-            files = {**manifest.files, **(here.files if here else {})}
-            store.write(manifest.model_copy(update={"files": files, "last_used": now()}))
+            try:
+                for file in _distinct(manifest):
+                    with archive.open(_entry(file)) as stream:
+                        store.add_stream(manifest.key, stream)
+                files = {**manifest.files, **(here.files if here else {})}
+                store.write(manifest.model_copy(update={"files": files, "last_used": now()}))
+            except BaseException:
+                if here is None:
+                    store.remove(manifest.key)
+                else:
+                    store.remove_unnamed(here)
+                raise
     return manifest
+
+
+def _require_own(store: CacheStore, manifest: Manifest, path: Path) -> None:
+    try:
+        store.check_signature(manifest)
+    except NotSignedHereError as problem:
+        raise InputError(
+            f"{path} is not imported: {problem}. Compiled code is executed: if you trust who made it, import "
+            "it with --trust-cache"
+        ) from None
 
 
 def _exportable(store: CacheStore, key: str) -> Manifest:

@@ -41,6 +41,12 @@ class Manifest(Frozen):
     last_used: AwareDatetime
     signature: str = ""  # hex HMAC-SHA256 of all the rest
 
+    @field_validator("facts")
+    @classmethod
+    def _have_a_key(cls, facts: dict[str, Any]) -> dict[str, Any]:
+        key_of(facts)  # raises ValueError for what JSON has no word for
+        return facts
+
     @field_validator("files")
     @classmethod
     def _stay_below_the_folder(cls, files: dict[str, CachedFile]) -> dict[str, CachedFile]:

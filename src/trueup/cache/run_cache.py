@@ -93,7 +93,7 @@ class CompileCache:
                 return self._seal()
         except (OSError, ValueError) as error:  # ValueError: files that no manifest can name together
             self._say(
-                f"note: compiled code could not be kept in {self._store.folder}: {_words(error)}; "
+                f"compiled code could not be kept in {self._store.folder}: {_words(error)}; "
                 "the run is unharmed, and the next one compiles anew"
             )
             return 0
@@ -126,7 +126,7 @@ class CompileCache:
         except OSError as error:
             temporary = Path(tempfile.mkdtemp(prefix="trueup-compile-"))
             self._say(
-                f"note: compiled code cannot be kept in {folder}: {_words(error)}. This run compiles in "
+                f"compiled code cannot be kept in {folder}: {_words(error)}. This run compiles in "
                 f"{temporary}, which is removed when it ends"
             )
             with contextlib.suppress(OSError):
@@ -157,7 +157,7 @@ class CompileCache:
         damaged = self._store.copy_out(manifest, content)
         if damaged:
             self._say(
-                f"note: compile cache {self.key}: {len(damaged)} of {len(manifest.files)} files are damaged "
+                f"compile cache {self.key}: {len(damaged)} of {len(manifest.files)} files are damaged "
                 f"({damaged[0]} is the first); they are dropped and compiled anew"
             )
         whole = {name: file for name, file in manifest.files.items() if name not in damaged}
@@ -174,19 +174,27 @@ class CompileCache:
                 if (self._store.folder / self.key).exists():
                     raise UnusableError("it has no manifest: a run was killed while it kept its first files")
                 return None
-            self._store.check_signature(manifest, trust=self._trust)
+            self._check_signature(manifest)
         except UnusableError as problem:
             self._drop(problem, writable=writable)
             return None
         if writable and (unnamed := self._store.remove_unnamed(manifest)):
-            self._say(f"note: compile cache {self.key}: {unnamed} unsigned files of a killed run are removed")
+            self._say(f"compile cache {self.key}: {unnamed} unsigned files of a killed run are removed")
         return manifest
+
+    def _check_signature(self, manifest: Manifest) -> None:
+        try:
+            self._store.check_signature(manifest)
+        except NotSignedHereError as problem:
+            if not self._trust:
+                raise
+            self._say(f"compile cache {self.key} is used on trust: {problem}")
 
     def _drop(self, problem: UnusableError, *, writable: bool) -> None:
         where = f" It is now {self._store.set_aside(self.key).name}" if writable else ""
         if isinstance(problem, NotSignedHereError):
             where += "; if you trust who made it, give it its name back and run with --trust-cache"
-        self._say(f"note: compile cache {self.key} is not used: {problem}. All is compiled anew.{where}")
+        self._say(f"compile cache {self.key} is not used: {problem}. All is compiled anew.{where}")
 
     def _seal(self) -> int:
         kept = self._mine()
@@ -224,7 +232,7 @@ class CompileCache:
             with contextlib.suppress(OSError), (work / _LOCK).open("ab") as handle:
                 if take_lock(handle, wait=False):
                     shutil.rmtree(work, ignore_errors=True)
-                    self._say("note: what a killed run compiled and had not signed is removed")
+                    self._say("what a killed run compiled and had not signed is removed")
 
 
 def _compiled(content: Path) -> Iterator[str]:

@@ -84,10 +84,8 @@ class CacheStore:
             raise UnusableError(f"its manifest is of another cache, {manifest.key}")
         return manifest
 
-    def check_signature(self, manifest: Manifest, *, trust: bool = False) -> None:
-        """Raises UnusableError unless this home signed it, or whoever did is trusted."""
-        if trust:
-            return
+    def check_signature(self, manifest: Manifest) -> None:
+        """Raises NotSignedHereError unless this home signed it."""
         key = read_key(self._home)
         if not manifest.signature:
             raise NotSignedHereError("it is not signed")
@@ -166,6 +164,10 @@ class CacheStore:
         shutil.rmtree(aside, ignore_errors=True)
         (self.folder / key).rename(aside)
         return aside
+
+    def remove(self, key: str) -> None:
+        """Remove a cache."""
+        shutil.rmtree(self.folder / key, ignore_errors=True)
 
     def prune(self, before: datetime | None, *, dry_run: bool) -> list[str]:
         """Remove the caches last used before an instant, or all; with each what was set aside under its key.
