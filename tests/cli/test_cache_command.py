@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,14 @@ def compile_once(home: Path, facts: dict[str, object] = FACTS) -> None:
         Path(cache.environment["CACHE"], "kernel.so").write_bytes(b"code")
 
 
+def documented_keys() -> set[str]:
+    table = (
+        (Path(__file__).parents[2] / "docs" / "compile-cache.md").read_text().split("| key | meaning |")[1]
+    )
+    rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+    return {key for row in rows for key in re.findall(r"`(\w+)`", row)}
+
+
 def test_list(main: Main, home: Path) -> None:
     assert "no compile caches yet" in main("cache", "list").err
     assert json.loads(main("cache", "list", "--json").out) == []
@@ -28,6 +37,7 @@ def test_list(main: Main, home: Path) -> None:
     for part in (KEY, "4 bytes", "ago", "yes", "a [red] cpu", "layer"):
         assert part in table
     (entry,) = json.loads(main("cache", "list", "--json").out)
+    assert set(entry) == documented_keys()
     assert entry["facts"] == FACTS
     assert (entry["key"], entry["usable"], entry["files"], entry["bytes"]) == (KEY, True, 1, 4)
     (home / "signing.key").unlink()
