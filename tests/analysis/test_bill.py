@@ -83,6 +83,21 @@ def test_lines_of_a_plain_run() -> None:
     assert 0 < seconds["head_padding"] < seconds["padding"]
 
 
+def test_what_is_computed_again_has_its_line() -> None:
+    plain, again = (
+        make_record(),
+        make_record(header={"recipe": {"train": {"activation_checkpointing": True}}}),
+    )
+    without, with_it = (seconds_of(make_bill(measured(record, 2e12))) for record in (plain, again))
+    step_s = sum(step.step_s for step in plain.steps)
+    assert without["recompute"] == 0
+    # A second forward pass of frozen layers is a third of forward, backward and forward; the head is apart.
+    assert 0.2 < with_it["recompute"] / (step_s - with_it["padding"]) < 1 / 3
+    assert with_it["useful_compute"] == without["useful_compute"]
+    split = ("useful_compute", "below_peak", "padding", "head_padding", "recompute")
+    assert sum(with_it[name] for name in split) == pytest.approx(step_s)
+
+
 def test_dollars_per_million_tokens() -> None:
     record = measured(make_record())
     bill = make_bill(record)

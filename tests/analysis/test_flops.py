@@ -13,6 +13,7 @@ from trueup.analysis.flops import (
     head_row_flops,
     kv_bytes_per_token,
     matmul_parameters,
+    recomputed_flops,
     training_flops,
     training_memory_bytes,
 )
@@ -48,6 +49,15 @@ def test_full_fine_tuning_is_6n() -> None:
 def test_lora_is_4n_plus_its_own_6n() -> None:
     assert per_token(LORA) == 4 * matmul_parameters(FULL) + 6 * N_LORA
     assert 4 * matmul_parameters(FULL) == pytest.approx(30.0e9, rel=1e-3)
+
+
+def test_activation_checkpointing_makes_it_8n_or_6n() -> None:
+    """But for the head, whose rows are not computed again."""
+    head = 2 * head_parameters(FULL)
+    for dims, factor in ((FULL, 8), (LORA, 6)):
+        again = recomputed_flops(dims, tokens=1, attention_sum_sq=0)
+        adapters = (6 + 2) * dims.lora_parameters
+        assert per_token(dims) + again == factor * matmul_parameters(FULL) - head + adapters
 
 
 def test_counting_lora_as_6n_would_inflate_mfu() -> None:

@@ -163,7 +163,7 @@ def test_large_logits_stay_finite() -> None:
 
 @pytest.mark.parametrize("filled", [1, 5, 8])
 def test_rows_that_only_fill_a_chunk_add_nothing(filled: int) -> None:
-    """A static compiler wants whole chunks: whatever row 0 holds, its copies without a target do not count."""
+    """A static compiler wants whole chunks: copies of row 0 without a target do not count."""
     hidden, weight, rows, targets = inputs(8)
     found = []
     for extra in (0, filled):

@@ -143,6 +143,27 @@ def test_bf16_is_no_further_from_fp32_than_transformers_is(
     assert 0 < error(ours) <= 1.25 * error(theirs)
 
 
+@pytest.mark.parametrize("layers", ["transformers", "own"])
+def test_activation_checkpointing_changes_memory_and_nothing_else(tiny: ResolvedModel, layers: str) -> None:
+    examples = packed(examples_of(0, LENGTHS))
+    found, saved = [], []
+    for checkpointing in (False, True):
+        loaded = load_model(tiny, LORA, seed=1, activation_checkpointing=checkpointing)
+        if layers == "own":
+            loaded = own(loaded)
+        kept: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t, kept=kept: (kept.append(t.numel()), t)[1], lambda t: t
+        ):
+            batch_loss(loaded, examples[0], FP32)
+        saved.append(sum(kept))
+        found.append(loss_and_gradients(loaded, examples))
+    assert saved[1] < saved[0] / 2
+    assert found[0][0] == found[1][0]
+    for name, gradient in found[0][1].items():
+        assert torch.equal(found[1][1][name], gradient), name
+
+
 def test_frozen_weights_are_kept_once_and_in_the_products_precision(tiny: ResolvedModel) -> None:
     quick = own(loaded_model(tiny), "bfloat16")
     decoder = quick.decoder

@@ -148,13 +148,15 @@ def _with_steps_split(
 ) -> dict[str, float]:
     """The seconds of steps that stand, split into compute, padding and what is missing to the ceiling.
 
-    Padding takes its share of the processed tokens; of the rest, head rows without loss take their share of
-    the FLOPs. Useful compute is what the useful FLOPs would take at the ceiling; below peak is what remains.
+    Padding takes its share of the processed tokens; of the rest, what activation checkpointing computed again
+    and then head rows without loss take their share of the FLOPs. Useful compute is what the useful FLOPs
+    would take at the ceiling; below peak is what remains.
     """
     padding_s = step_s * _padding_share(record)
-    head_s = (step_s - padding_s) * min(1.0, max(0.0, _value(record, "head_padding_share") or 0.0))
-    rest_s = max(0.0, step_s - padding_s - head_s)
-    seconds["padding"], seconds["head_padding"] = padding_s, head_s
+    again_s = (step_s - padding_s) * _share(record, "recompute_share")
+    head_s = (step_s - padding_s - again_s) * _share(record, "head_padding_share")
+    rest_s = max(0.0, step_s - padding_s - again_s - head_s)
+    seconds["padding"], seconds["recompute"], seconds["head_padding"] = padding_s, again_s, head_s
     flop, ceiling = _value(record, "useful_model_flop"), _value(record, "matmul_ceiling_flops_per_s")
     if rest_s > 0 and (flop is None or ceiling is None or ceiling <= 0):
         name = "useful_model_flop" if flop is None else "matmul_ceiling_flops_per_s"
@@ -173,6 +175,10 @@ def _with_steps_split(
         useful_s = rest_s
     seconds["useful_compute"], seconds["below_peak"] = useful_s, rest_s - useful_s
     return seconds
+
+
+def _share(record: RunRecord, name: str) -> float:
+    return min(1.0, max(0.0, _value(record, name) or 0.0))
 
 
 def _padding_share(record: RunRecord) -> float:

@@ -72,6 +72,14 @@ def forward_flops(
     )
 
 
+def recomputed_flops(
+    dims: ModelDims, *, tokens: float, attention_sum_sq: float, causal: bool = True
+) -> float:
+    """FLOPs of running the decoder layers forward once more, which activation checkpointing does; the head is
+    not part of it. They are no model FLOPs."""
+    return forward_flops(dims, tokens=tokens, head_rows=0.0, attention_sum_sq=attention_sum_sq, causal=causal)
+
+
 def kv_bytes_per_token(dims: ModelDims, *, bytes_per_value: float = 2.0) -> float:
     """Key-value cache of one token over all layers: 2·L·K·d·bytes."""
     return 2.0 * dims.layers * dims.kv_heads * dims.head_dim * bytes_per_value

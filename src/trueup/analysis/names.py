@@ -34,6 +34,9 @@ NAMES: dict[str, NameFacts] = {
     "processed_tokens_per_s": NameFacts("tokens/s", "process", "processed tokens over all training seconds"),
     "useful_tokens_per_s_steady": NameFacts("tokens/s", "process", "useful tokens over seconds, steady part"),
     "padding_share": NameFacts("1", "process", "part of the processed tokens that is padding"),
+    "recompute_share": NameFacts(
+        "1", "process", "FLOPs done a second time by activation checkpointing, over all FLOPs but padding's"
+    ),
     "head_padding_share": NameFacts(
         "1", "process", "part of the model FLOPs spent on head rows without loss"
     ),
@@ -62,9 +65,7 @@ NAMES: dict[str, NameFacts] = {
     # compiling
     "compile_s": NameFacts("s", "process", "seconds spent compiling"),
     "compile_count": NameFacts("count", "process", "graphs compiled"),
-    "compile_after_warm_up_count": NameFacts(
-        "count", "process", "graphs compiled after the first step began"
-    ),
+    "compile_after_warm_up_count": NameFacts("count", "process", "graphs compiled after the warm-up"),
     "compile_cache_hits_count": NameFacts("count", "process", "compiles answered by a cache"),
     # work
     "parameters": NameFacts("parameters", "process", "parameters of the model, adapters included"),

@@ -21,6 +21,7 @@ _NAMES = (
     "useful_model_flop",
     "processed_model_flop",
     "head_padding_share",
+    "recompute_share",
     "mfu_useful",
     "mfu_processed",
     "mfu_useful_steady",
@@ -43,7 +44,9 @@ def of_flops(record: RunRecord, steady: Mapping[str, Any], ceiling: Measurement)
     dims = record.header.model
     if dims is None or not record.steps:
         return {name: missing(name, NO_DIMS if dims is None else NO_STEPS) for name in _NAMES}
-    found = _flop_counts(dims, totals(record.steps), len(record.steps))
+    sums = totals(record.steps)
+    found = _flop_counts(dims, sums, len(record.steps))
+    found["recompute_share"] = _recompute_share(record, dims, sums, found)
     inside = totals(steps_inside(record.steps, steady))
     useful, processed = found["useful_model_flop"].value, found["processed_model_flop"].value
     seconds = totals(record.steps).training_s
@@ -79,6 +82,21 @@ def _flop_counts(dims: ModelDims, sums: Totals, n: int) -> Found:
     share = head_padding / (useful + head_padding)
     text = "FLOPs of head rows without loss, over those and the useful ones"
     return found | {"head_padding_share": figure("head_padding_share", share, "derived", text, n=n)}
+
+
+def _recompute_share(record: RunRecord, dims: ModelDims, sums: Totals, counts: Found) -> Measurement:
+    """Of the useful tokens' FLOPs; what padding is computed again is padding."""
+    name, useful = "recompute_share", counts["useful_model_flop"].value or 0.0
+    head = counts["head_padding_share"].value or 0.0
+    train = record.header.recipe.get("train")
+    if not (isinstance(train, Mapping) and train.get("activation_checkpointing")):
+        return figure(name, 0.0, "derived", "nothing is recomputed: activation checkpointing is off")
+    again = flops.recomputed_flops(dims, tokens=sums.useful_tokens, attention_sum_sq=sums.attention_sum_sq)
+    done = useful / (1 - head) + again if head < 1 else 0.0
+    if done <= 0:
+        return missing(name, "no token was trained on")
+    method = "FLOPs of the layers' second forward pass, over those, the useful ones and the head's padding"
+    return figure(name, again / done, "derived", method, n=len(record.steps))
 
 
 def _mfu(name: str, flop: float | None, seconds: float, ceiling: Measurement, ranks: int) -> Measurement:

@@ -8,10 +8,12 @@ compiled programs take the model's own forward with a mask. B rows, T positions,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from .attention import Span, attend, spans_of
 from .layers import Adapter, add_and_norm, gated, project
@@ -58,6 +60,7 @@ class Decoder:
     norm: Any
     heads: tuple[int, int]
     dtype: torch.dtype
+    checkpointing: bool  # a layer keeps only its input, and is computed again in the backward pass
     head_weight_VH: torch.Tensor  # in `dtype` where it is frozen
 
     def __call__(
@@ -73,17 +76,32 @@ class Decoder:
     def _run(
         self, stream_NH: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor, spans: tuple[Span, ...]
     ) -> torch.Tensor:
-        bf16 = self.dtype == torch.bfloat16
         change_NH = None
         for layer in self.layers:
-            stream_NH, normed_NH = self._normed(layer.input_norm, stream_NH, change_NH)
-            qkv_NO = layer.qkv(normed_NH)
-            seen_NP = attend(
-                qkv_NO, cos_ND, sin_ND, spans, heads=self.heads, scaling=layer.scaling, bf16=bf16
-            )
-            stream_NH, normed_NH = self._normed(layer.feed_norm, stream_NH, layer.out(seen_NP))
-            change_NH = layer.down(gated(layer.gate_up(normed_NH)))
+            run = partial(self._layer, layer, cos_ND=cos_ND, sin_ND=sin_ND, spans=spans)
+            if self.checkpointing and torch.is_grad_enabled():
+                stream_NH, change_NH = checkpoint(run, stream_NH, change_NH, use_reentrant=False)
+            else:
+                stream_NH, change_NH = run(stream_NH, change_NH)
         return self._normed(self.norm, stream_NH, change_NH)[1]
+
+    def _layer(
+        self,
+        layer: Layer,
+        stream_NH: torch.Tensor,
+        change_NH: torch.Tensor | None,
+        *,
+        cos_ND: torch.Tensor,
+        sin_ND: torch.Tensor,
+        spans: tuple[Span, ...],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(the stream after attention, what the feed-forward part adds to it)."""
+        bf16 = self.dtype == torch.bfloat16
+        stream_NH, normed_NH = self._normed(layer.input_norm, stream_NH, change_NH)
+        qkv_NO = layer.qkv(normed_NH)
+        seen_NP = attend(qkv_NO, cos_ND, sin_ND, spans, heads=self.heads, scaling=layer.scaling, bf16=bf16)
+        stream_NH, normed_NH = self._normed(layer.feed_norm, stream_NH, layer.out(seen_NP))
+        return stream_NH, layer.down(gated(layer.gate_up(normed_NH)))
 
     def _normed(
         self, norm: Any, stream_NH: torch.Tensor, change_NH: torch.Tensor | None
@@ -134,6 +152,7 @@ def build_decoder(base: Any, dtype: torch.dtype) -> Decoder:
         norm=decoder.norm,
         heads=(config.num_attention_heads, config.num_key_value_heads),
         dtype=dtype,
+        checkpointing=bool(base.is_gradient_checkpointing),
         head_weight_VH=_frozen_as(base.get_output_embeddings().weight, dtype),
     )
 

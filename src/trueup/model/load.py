@@ -108,6 +108,7 @@ def load_model(
     torch_device: str | torch.device = "cpu",
     seed: int = 0,
     attention: Attention = "sdpa",
+    activation_checkpointing: bool = False,
     tokenizer: Any = None,
 ) -> LoadedModel:
     """Loads the weights in fp32, adds adapters for LoRA, checks the result with a few tokens and moves it.
@@ -135,6 +136,8 @@ def load_model(
         attention=attention,
     )
     probe(loaded)
+    if activation_checkpointing:
+        base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     module.to(torch_device)
     module.train()
     return loaded
