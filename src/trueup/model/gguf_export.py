@@ -136,16 +136,19 @@ def _add_config(writer: Any, config: Any, kind: GgufType, *, name: str, base: st
 def _add_tokenizer(writer: Any, parts: GgufTokenizer) -> None:
     from gguf import GGUFValueType, Keys
 
-    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_model("gpt2" if parts.scores is None else "llama")
     writer.add_tokenizer_pre(parts.pre)
     writer.add_token_list(parts.tokens)
     writer.add_token_types(parts.kinds)
-    merges = (parts.merges, GGUFValueType.ARRAY, GGUFValueType.STRING)
-    writer.add_key_value(Keys.Tokenizer.MERGES, *merges)
+    if parts.scores is not None:
+        writer.add_token_scores(parts.scores)
+    else:
+        merges = (parts.merges, GGUFValueType.ARRAY, GGUFValueType.STRING)
+        writer.add_key_value(Keys.Tokenizer.MERGES, *merges)
     for name, number in parts.special_ids.items():
         getattr(writer, f"add_{name}_token_id")(number)
     writer.add_add_bos_token(parts.add_bos)
-    writer.add_add_space_prefix(False)
+    writer.add_add_space_prefix(parts.add_space_prefix)
     if parts.chat_template is not None:
         writer.add_chat_template(parts.chat_template)
 

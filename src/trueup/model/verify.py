@@ -16,7 +16,7 @@ import torch
 
 from trueup.schema import TrueupError
 
-from .gguf_tokenizer import PROBES, check_same_tokens
+from .gguf_tokenizer import PROBES, check_same_tokens, is_sentencepiece
 from .load import LoadedModel
 from .quiet import silence_libraries
 
@@ -116,13 +116,14 @@ def check_merged(own: OwnLogits, folder: Path, tokenizer: Any) -> LogitCheck:
 
 def check_gguf(own: OwnLogits, file: Path, kind: str, tokenizer: Any, rope: dict[str, Any]) -> LogitCheck:
     """transformers loads the file, by its own GGUF reader. Raises TrueupError where logits or tokens are
-    others. `rope` are the model's rotary parameters: that reader leaves their scaling out."""
+    others. `rope` are the model's rotary parameters: that reader leaves their scaling out. It also treats
+    SentencePiece's spaces in its own way: those tokens were compared before writing (`read_tokenizer`)."""
 
     def read() -> Any:
         from transformers import AutoConfig
 
         where = {"gguf_file": file.name, "local_files_only": True}
-        _check_tokens(tokenizer, file.parent, **where)
+        _check_tokens(tokenizer, file.parent, texts=not is_sentencepiece(tokenizer), **where)
         config = AutoConfig.from_pretrained(file.parent, **where)
         if rope.get("rope_type", "default") != "default":
             config.rope_parameters = {**config.rope_parameters, **rope}
@@ -138,12 +139,12 @@ def _model(folder: Path, **options: Any) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options)
 
 
-def _check_tokens(tokenizer: Any, folder: Path, **options: Any) -> None:
+def _check_tokens(tokenizer: Any, folder: Path, *, texts: bool = True, **options: Any) -> None:
     from transformers import AutoTokenizer
 
     options = {"local_files_only": True, **options}
     reread = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **options)
-    otherwise = check_same_tokens(tokenizer, reread)
+    otherwise = check_same_tokens(tokenizer, reread, texts=texts)
     if otherwise is not None:
         raise TrueupError(f"the tokenizer read back is not the run's: {otherwise}")
 
