@@ -27,7 +27,10 @@ def record(**header: Any) -> RunRecord:
     given: dict[str, Any] = {
         "name": "orders", "state": "finished", "trueup_version": "9.9", "recipe_digest": "0",
         "recipe": Recipe.model_validate({"name": "orders", **recipe}).model_dump(mode="json"),
-        "choices": {"precision": {"value": "fp32", "reason": "this CPU | has no bf16"}},
+        "choices": {
+            "precision": {"value": "fp32", "reason": "this CPU | has no bf16"},
+            "shapes": {"value": "pack", "reason": "least expected time"},
+        },
         "environment": {
             "host": {"hostname": "secret-host", "cpus_logical": 8, "memory_bytes": 1000},
             "device": {"kind": "cuda", "name": "H100 <SXM>", "memory_bytes": 80_000_000_000},
@@ -100,7 +103,8 @@ def test_every_figure_has_its_kind() -> None:
     assert rows["energy"] == ["", "J", "unavailable", "no power sensor"]
     assert rows["price of the machine"] == ["6.88", "USD/h", "quoted", "a list, as of 2026-06-01"]
     assert rows["cost of the whole run"][:3] == ["3.44", "USD", "derived"]
-    assert rows["records in train"] == ["90", "measured"]
+    assert rows["examples in train"] == ["90", "measured"]
+    assert rows["tokens, longest example"] == ["99", "measured"]
     assert rows["rows dropped: too_long"] == ["3", "measured"]
     for section in ("## What it took", "## Data"):
         for line in card.partition(section)[2].partition("\n## ")[0].splitlines():
@@ -115,12 +119,26 @@ def test_settings_hardware_and_run_are_named() -> None:
     rows = tables(card)
     assert rows["tune.rank"] == ["8"]
     assert rows["train.seed"] == ["0"]
+    assert rows["chosen: shapes"] == ["pack (least expected time)"]
+    assert "train.stop.usd" not in rows  # it was not set
     assert rows["chosen: precision"] == [r"fp32 (this CPU \| has no bf16)"]
     assert rows["device"] == ["cuda H100 &lt;SXM>"]
     assert rows["instance"] == ["p5.4xlarge, us-east-1"]
     assert rows["torch"] == ["2.13.0"]
     for fact in ("trueup 9.9", "`7f3a91c2`", "2026-11-30T10:00:00Z", "best, step 12", "`d1ce57`"):
         assert fact in card
+
+
+def test_how_the_weights_are_kept_is_said() -> None:
+    assert "Weights, kept as q8_0: best" in model_card(record(), HUB, "gguf", "best", CHECK, stored="q8_0")
+
+
+def test_full_fine_tuning_has_no_settings_of_lora() -> None:
+    full = record(recipe={**record().header.recipe, "tune": {"method": "full", "rank": 16}})
+    card = model_card(full, HUB, "merged", "best", CHECK)
+    assert tables(card)["tune.method"] == ["full"]
+    assert "tune.rank" not in tables(card)
+    assert front_matter(card)["tags"] == ["trueup", "full-fine-tuning"]
 
 
 def test_nothing_private_is_in_it() -> None:

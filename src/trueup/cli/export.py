@@ -120,7 +120,8 @@ def _write(
     public = RunRecord.model_validate(Scrubber(home).value(record.model_dump()))
 
     def text(check: LogitCheck | None) -> str:
-        return card.model_card(public, run.resolved, form, which, check)
+        stored = kind if form == "gguf" else "f32"
+        return card.model_card(public, run.resolved, form, which, check, stored=stored)
 
     if form == "gguf":
         name = f"{run.resolved.name} {record.header.name}"

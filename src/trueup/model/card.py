@@ -28,6 +28,7 @@ _WHAT: dict[ExportKind, str] = {
     "gguf": "a whole model in one GGUF file, as llama.cpp reads it",
 }
 _SETTINGS = ("data", "tune", "train", "optimizer", "schedule", "shapes")
+_OF_LORA = ("tune.rank", "tune.alpha", "tune.dropout", "tune.targets")
 _FIGURES = {
     "eval_perplexity_first": "held-out perplexity before training",
     "eval_perplexity_best": "held-out perplexity, best",
@@ -47,22 +48,30 @@ Rows = Iterable[tuple[object, ...]]
 
 
 def model_card(
-    record: RunRecord, base: ResolvedModel, kind: ExportKind, weights: str, check: LogitCheck | None
+    record: RunRecord,
+    base: ResolvedModel,
+    kind: ExportKind,
+    weights: str,
+    check: LogitCheck | None,
+    *,
+    stored: str = "f32",
 ) -> str:
     """The card's text. `record` should hold no path of this machine; `weights` says which of the run's
-    weights these are; `check` is what reading the export back found, None if that was not done."""
+    weights these are and `stored` how they are kept; `check` is what reading the export back found, None if
+    that was not done."""
     header = record.header
     checked = f"After writing, {check}." if check else "It was not read back after writing (`--no-verify`)."
     parts = [
         f"---\n{_front_matter(record, base, kind)}---\n\n# {_text(header.name)}\n",
         f"`{base.hub_name or base.name}` ({_text(base.description)}) fine-tuned by trueup "
-        f"{header.trueup_version}: {_WHAT[kind]}. Weights: {weights} of run `{header.id}`, {header.state}, "
-        f"started {header.started_at}.\n\n{checked}\n",
+        f"{header.trueup_version}: {_WHAT[kind]}. Weights, kept as {stored}: {weights} of run "
+        f"`{header.id}`, {header.state}, started {header.started_at}.\n\n{checked}\n",
         "## What it took\n\n" + _table(("figure", "value", "unit", "kind", "note"), _figures(record)),
         "*Useful tokens* are tokens of the data without padding. *All in* divides the cost of the whole run "
         "by them.\n",
         "## Data\n\n" + _data(record),
-        "## Settings\n\n" + _table(("key", "value"), _settings(header.recipe, header.choices)),
+        "## Settings\n\nWhat is not listed was not set.\n\n"
+        + _table(("key", "value"), _settings(header.recipe, header.choices)),
         "## Hardware and software\n\nAs the operating system reports it.\n\n"
         + _table(("of", "value"), _machine(header.environment)),
     ]
@@ -115,24 +124,36 @@ def _data(record: RunRecord) -> str:
     if data is None:
         return "Unavailable: the run ended before its data was prepared.\n"
     rows: list[tuple[object, ...]] = [("records", f"{data.records:,}", "measured")]
-    rows += [(f"records in {split}", f"{count:,}", "measured") for split, count in data.splits.items()]
+    rows += [(f"examples in {split}", f"{count:,}", "measured") for split, count in data.splits.items()]
     rows += [(f"rows dropped: {why}", f"{count:,}", "measured") for why, count in data.dropped.items()]
-    lengths = {"min": "shortest", "p50": "median", "p90": "90th percentile", "max": "longest", "total": "all"}
+    lengths = {
+        "min": "shortest example",
+        "p50": "median example",
+        "p90": "90th percentile",
+        "max": "longest example",
+        "total": "all examples",
+    }
     rows += [
         (f"tokens, {label}", _number(data.tokens[key]), "measured")
         for key, label in lengths.items()
         if key in data.tokens
     ]
     source = _text(PurePath(data.source).name)
-    return f"`{source}`, digest `{data.digest}`.\n\n" + _table(("figure", "value", "kind"), rows)
+    said = (
+        f"`{source}`. Digest `{data.digest}`, of the source's content, the tokenizer, the chat template and "
+        "the settings of `data` below. A record that was split makes several examples. Nothing was trained "
+        "on, or chosen by, the test split.\n\n"
+    )
+    return said + _table(("figure", "value", "kind"), rows)
 
 
 def _settings(recipe: Mapping[str, Any], choices: Mapping[str, Mapping[str, str]]) -> Rows:
+    is_full = (recipe.get("tune") or {}).get("method") == "full"
     for section in _SETTINGS:
         for key, value in _flat(section, recipe.get(section)):
-            if key != "data.source":
+            if key != "data.source" and value is not None and not (is_full and key in _OF_LORA):
                 yield key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    for name in ("device", "precision", "attention", "compile"):
+    for name in ("device", "threads", "precision", "shapes", "attention", "compile"):
         if name in choices:
             yield f"chosen: {name}", f"{choices[name].get('value')} ({choices[name].get('reason')})"
 
