@@ -1,0 +1,253 @@
+"""Is `auto` as good as the best fixed choice of shapes and compile mode? Whole runs, compile included.
+
+    python bench/auto_choice.py [--minutes 1 5] [--repeats 3] [-o FILE]
+
+A job is a number of the demo's records, chosen so that packing without compiling takes about so many
+minutes. Every choice trains it in a fresh process with nothing compiled beforehand, in turns: each fixed
+choice, `auto` in a home without earlier runs, and `auto` in the home of the fixed choices' runs, from which
+it learns. The 30-minute job is computed from the parts of the longest measured one. docs/benchmarks.md says
+how to read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from peers.process import cold_home, run_fresh
+from repeat import DEMO, HOME, ratio_interval
+
+FIXED = [
+    f"{strategy}+{mode}" for strategy in ("pack", "bucket", "max", "longest") for mode in ("none", "layer")
+]
+AUTO, LEARNT = "auto", "auto, learnt"
+WITHIN = 1.10
+COMPUTED_MINUTES = 30
+HOPELESS = 1.5  # a choice this many times slower than the fastest of the first round is not repeated
+LIMIT, START_S = 3.0, 60.0  # and a run is ended after so many times the job's minutes, and its start
+PILOT = "pack+none"
+PILOT_STEPS = 12
+SETTINGS = ("train.max_steps=null", "train.stop.usd=null", "evaluate.every=null", "evaluate.max_tokens=1")
+COMPILE_CACHE = "compile-cache"  # trueup's, in its home
+
+Run = dict[str, Any]
+
+
+def main() -> None:
+    asked = _arguments()
+    document: dict[str, Any] = {"benchmark": "auto choice", "jobs": {}}
+    with cold_home(HOME) as home:
+        pilot = _train(PILOT, [f"train.max_steps={PILOT_STEPS}", "train.epochs=100"], home)
+        if "error" in pilot:
+            sys.exit(f"the pilot run failed: {pilot['error']}")
+        rate = pilot["useful_tokens"] / pilot["step_s"]
+        print(f"{PILOT}: {rate:.0f} useful tokens/s, by which jobs are sized", flush=True)
+        data = _prepared([], home)
+        runs: dict[str, list[Run]] = {}
+        for minutes in sorted(asked.minutes):
+            job = _job(minutes * 60 * rate, data)
+            _prepared(job, home)  # so that no run has to
+            runs = _measure(minutes, job, asked.repeats, home)
+            document["jobs"][minutes] = {"settings": job, "runs": runs, "verdicts": _verdicts(minutes, runs)}
+            _keep(document, asked.output)
+        tokens = COMPUTED_MINUTES * 60 * rate
+        document["jobs"][COMPUTED_MINUTES] = _computed(runs, tokens, _job(tokens, data), home)
+    _keep(document, asked.output)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--minutes", type=float, nargs="+", default=[1, 5], help="of the measured jobs")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds over all choices")
+    parser.add_argument("-o", "--output", type=Path, help="write everything here as JSON")
+    return parser.parse_args()
+
+
+def _keep(document: dict[str, Any], path: Path | None) -> None:
+    if path is not None:
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+# --- runs ---------------------------------------------------------------------------------------------------
+
+
+def _measure(minutes: float, job: list[str], repeats: int, home: dict[str, str]) -> dict[str, list[Run]]:
+    print(f"\na job of about {minutes:g} min: {' '.join(job)}", flush=True)
+    runs: dict[str, list[Run]] = {name: [] for name in (*FIXED, AUTO, LEARNT)}
+    limit_s = LIMIT * minutes * 60 + START_S
+    for repeat in range(repeats):
+        for name in runs:
+            if repeat and _hopeless(name, runs):
+                continue
+            if name == AUTO:
+                with cold_home(HOME) as unread:
+                    run = _train(name, job, unread, limit_s=limit_s)
+            else:
+                run = _train(name, job, home, limit_s=limit_s)
+            runs[name].append(run)
+            print(f"  {repeat + 1}  {name:14}{_told(run)}", flush=True)
+    return runs
+
+
+def _hopeless(name: str, runs: dict[str, list[Run]]) -> bool:
+    if name not in FIXED:
+        return False
+    fastest = min(
+        (run["wall_s"] for each in runs.values() for run in each[:1] if "error" not in run), default=0
+    )
+    first = runs[name][0]
+    return "error" in first or first["wall_s"] > HOPELESS * fastest
+
+
+def _train(name: str, settings: list[str], home: dict[str, str], limit_s: float | None = None) -> Run:
+    """One run of the demo's recipe under a choice, nothing compiled beforehand."""
+    shutil.rmtree(Path(home["TRUEUP_HOME"]) / COMPILE_CACHE, ignore_errors=True)
+    command = [sys.executable, "-m", "trueup", "train", str(DEMO), "--json"]
+    for setting in (*SETTINGS, *settings, *_choice(name)):
+        command += ["--set", setting]
+    with tempfile.TemporaryDirectory(prefix="trueup-bench-") as compiled:
+        done = run_fresh(command, limit_s=limit_s, **{**home, "TORCHINDUCTOR_CACHE_DIR": compiled})
+    if done.code:
+        return {"error": f"ended after {limit_s:.0f} s" if done.ended_by_limit else done.complaint()}
+    record = json.loads(done.output)
+    spans = {span["name"]: span["seconds"] for span in record["spans"]}
+    return {
+        "wall_s": done.wall_s,
+        "step_s": spans["step"] + spans.get("data_wait", 0.0),
+        "compile_s": spans.get("compile", 0.0),
+        "warm_up_s": spans.get("warm_up", 0.0),
+        "steps": record["measurements"]["steps_count"]["value"],
+        "useful_tokens": record["measurements"]["useful_tokens"]["value"],
+        "chose": f"{record['choices']['shapes']['value']}+{record['choices']['compile']['value']}",
+        "others_cpu_share": done.others_cpu_share,
+    }
+
+
+def _choice(name: str) -> list[str]:
+    strategy, _, mode = ("auto", "", "auto") if name in (AUTO, LEARNT) else name.partition("+")
+    return [f"shapes.strategy={strategy}", f"compile.mode={mode}"]
+
+
+def _told(run: Run) -> str:
+    if "error" in run:
+        return str(run["error"])
+    others = run["others_cpu_share"]
+    return (
+        f"{run['wall_s']:8.1f} s  of it steps {run['step_s']:7.1f} s, compiling {run['compile_s']:6.1f} s, "
+        f"warm-up {run['warm_up_s']:5.1f} s  {run['chose']}"
+        + ("" if others is None else f"  others {others:.0%} of the CPU")
+    )
+
+
+# --- the job ------------------------------------------------------------------------------------------------
+
+
+def _prepared(job: list[str], home: dict[str, str]) -> dict[str, Any]:
+    """What `trueup prepare` says of the job's data."""
+    command = [sys.executable, "-m", "trueup", "prepare", str(DEMO), "--json"]
+    for setting in job:
+        command += ["--set", setting]
+    done = run_fresh(command, **home)
+    if done.code:
+        sys.exit(f"the data could not be prepared: {done.complaint()}")
+    found: dict[str, Any] = json.loads(done.output)
+    return found
+
+
+def _job(useful_tokens: float, data: dict[str, Any]) -> list[str]:
+    """Settings for about so many useful tokens: some of the records once, or all of them more than once."""
+    training = data["tokens"]["total"] * data["splits"]["train"] / data["records"]
+    if useful_tokens <= training:
+        records = math.ceil(data["records_read"] * useful_tokens / training)
+        return [f"data.limit={records}", "train.epochs=1"]
+    return [f"train.epochs={useful_tokens / training:.3f}"]
+
+
+# --- verdicts -----------------------------------------------------------------------------------------------
+
+
+def _verdicts(minutes: float, runs: dict[str, list[Run]]) -> dict[str, Any]:
+    walls = {
+        name: [run["wall_s"] for run in each]
+        for name, each in runs.items()
+        if each and not any("error" in run for run in each)
+    }
+    best = min(
+        (name for name in FIXED if name in walls), key=lambda name: statistics.fmean(walls[name]), default=""
+    )
+    if not best:
+        print("not known: no fixed choice came to its end")
+        return {}
+    print(f"best fixed choice: {best}, {statistics.fmean(walls[best]):.1f} s")
+    found = {}
+    for name in (AUTO, LEARNT):
+        if name not in walls:
+            print(f"not known {name}: {runs[name][0]['error']}")
+            continue
+        logs = [math.log(own / its) for own, its in zip(walls[name], walls[best], strict=False)]
+        ratio, low, high = ratio_interval(logs)
+        chose = ", ".join(dict.fromkeys(run["chose"] for run in runs[name]))
+        interval = f" ({low:.3f} to {high:.3f})" if math.isfinite(high) else ""
+        print(
+            f"{'met' if ratio <= WITHIN else 'not met':10}{minutes:g} min, {name} ({chose}): "
+            f"{ratio:.3f} of {best}{interval}, target at most {WITHIN:.2f}"
+        )
+        found[name] = {"best": best, "ratio": ratio, "met": ratio <= WITHIN, "chose": chose}
+    return found
+
+
+def _computed(
+    runs: dict[str, list[Run]], useful_tokens: float, job: list[str], home: dict[str, str]
+) -> dict[str, Any]:
+    """Wall clock of the long job under each choice, from parts measured in a shorter one: what comes before
+    and after the steps as it was, the steps by the token. What auto would choose, the planner is asked."""
+    walls: dict[str, float] = {}
+    for name in FIXED:
+        parts = [
+            (run["wall_s"] - run["step_s"], run["step_s"] / run["useful_tokens"])
+            for run in runs[name]
+            if "error" not in run
+        ]
+        if parts:
+            fixed_s, token_s = (statistics.fmean(part) for part in zip(*parts, strict=True))
+            walls[name] = fixed_s + token_s * useful_tokens
+    print(f"\na job of about {COMPUTED_MINUTES} min, computed: {' '.join(job)}")
+    for name, wall_s in sorted(walls.items(), key=lambda item: item[1]):
+        print(f"     {name:14}{wall_s:8.1f} s")
+    found: dict[str, Any] = {"settings": job, "computed_wall_s": walls, "verdicts": {}}
+    if not walls:
+        return found
+    best = min(walls, key=walls.__getitem__)
+    with cold_home(HOME) as unread:
+        chosen = {AUTO: _would_choose(job, unread), LEARNT: _would_choose(job, home)}
+    for name, choice in chosen.items():
+        if choice not in walls:
+            print(f"not known {name}: it would choose {choice}, which was not measured")
+            continue
+        ratio = walls[choice] / walls[best]
+        word = "met" if ratio <= WITHIN else "not met"
+        print(f"{word:10}{COMPUTED_MINUTES} min, {name} ({choice}): {ratio:.3f} of {best}, computed")
+        found["verdicts"][name] = {"best": best, "ratio": ratio, "met": ratio <= WITHIN, "chose": choice}
+    return found
+
+
+def _would_choose(job: list[str], home: dict[str, str]) -> str:
+    command = [sys.executable, "-m", "trueup", "shapes", "plan", str(DEMO), "--json"]
+    for setting in (*SETTINGS, *job, *_choice(AUTO)):
+        command += ["--set", setting]
+    done = run_fresh(command, **home)
+    if done.code:
+        return f"nothing ({done.complaint()})"
+    plan = json.loads(done.output)["plan"]
+    return f"{plan['strategy']}+{plan['compile']}"
+
+
+if __name__ == "__main__":
+    main()
