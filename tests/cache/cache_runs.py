@@ -10,7 +10,7 @@ from trueup.cache import CacheStore, CompileCache, key_of, opened
 VARIABLE = "A_COMPILERS_CACHE"
 FACTS = {"device": "cpu", "torch": "2.13.0", "shapes": [[4, 128]]}
 KEY = key_of(FACTS)
-FILES = {"ab/kernel.so": b"\x7fELF code", "fxgraph/x/entry": b"a graph", "ab/kernel.cpp": b"int main();"}
+FILES = {"ab/kernel.o": b"\x7fELF code", "fxgraph/x/entry": b"a graph", "ab/kernel.cpp": b"int main();"}
 
 
 @dataclass

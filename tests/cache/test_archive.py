@@ -51,7 +51,7 @@ def changed(entries: Entries, **change: Any) -> Entries:
 
 def renamed(entries: Entries, name: str) -> Entries:
     files = json.loads(entries["manifest.json"])["files"]
-    files[name] = files.pop(f"{VARIABLE}/ab/kernel.so")
+    files[name] = files.pop(f"{VARIABLE}/ab/kernel.o")
     return changed(entries, files=files)
 
 
@@ -86,7 +86,7 @@ def test_the_same_cache_gives_the_same_archive(archive: Path, tmp_path: Path) ->
 
 
 def test_what_the_home_has_under_the_key_stays(home: Path, archive: Path) -> None:
-    own = {"ab/kernel.so": b"our own", "more.so": b"more"}
+    own = {"ab/kernel.o": b"our own", "more.o": b"more"}
     run(home, own)
     import_cache(home, archive, trust=True)
     assert run(home).found == {**FILES, **own}
@@ -99,7 +99,7 @@ def test_what_the_home_has_not_signed_gives_way(home: Path, archive: Path) -> No
     assert run(home).found == FILES
 
 
-@pytest.mark.parametrize("had", [{}, {"own.so": b"own"}])
+@pytest.mark.parametrize("had", [{}, {"own.o": b"own"}])
 def test_a_disk_that_fills_leaves_the_home_as_it_was(
     home: Path, archive: Path, had: Entries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,11 +217,11 @@ def test_only_what_is_whole_and_signed_is_exported(home: Path, tmp_path: Path) -
         export_cache(home, KEY, tmp_path)
     with pytest.raises(InputError, match="name of a file"):
         export_cache(home, KEY, tmp_path / "no folder" / "x.zip")
-    content = blob(home, "ab/kernel.so").read_bytes()
-    blob(home, "ab/kernel.so").write_bytes(b"other")
-    with pytest.raises(InputError, match=r"damaged, the first \S*ab/kernel.so"):
+    content = blob(home, "ab/kernel.o").read_bytes()
+    blob(home, "ab/kernel.o").write_bytes(b"other")
+    with pytest.raises(InputError, match=r"damaged, the first \S*ab/kernel.o"):
         export_cache(home, KEY, out)
-    blob(home, "ab/kernel.so").write_bytes(content)
+    blob(home, "ab/kernel.o").write_bytes(content)
     (home / "signing.key").unlink()
     with pytest.raises(InputError, match="signature is not this home's"):
         export_cache(home, KEY, out)

@@ -17,6 +17,7 @@ import pytest
 from cache_runs import FACTS, FILES, KEY, VARIABLE, blob, compile_files, contents, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic_core import _pydantic_core
 
 from trueup.cache import CacheStore, key_of, opened
 from trueup.cache.store import PLACEHOLDER
@@ -42,7 +43,7 @@ def test_the_next_run_finds_what_was_compiled(home: Path) -> None:
     assert left_behind(home) == []
 
 
-names = st.from_regex(r"([a-z]{1,3}/){0,2}[a-z]{1,3}\.(so|json)", fullmatch=True)
+names = st.from_regex(r"([a-z]{1,3}/){0,2}[a-z]{1,3}\.(o|json)", fullmatch=True)
 
 
 @settings(max_examples=15, deadline=None)
@@ -52,7 +53,7 @@ def test_runs_only_ever_add(tmp_path_factory: pytest.TempPathFactory, runs: list
     for adds in runs:
         one = run(home, adds)
         assert (one.found, one.said) == (expected, [])
-        kept = {name for name in adds if name.endswith(".so") or PLACEHOLDER not in adds[name]}
+        kept = {name for name in adds if name.endswith(".o") or PLACEHOLDER not in adds[name]}
         expected |= {name: adds[name] for name in kept}
 
 
@@ -75,7 +76,7 @@ def test_what_was_sealed_before_a_kill_stays_and_what_was_not_is_gone(home: Path
         "with opened(Path(sys.argv[1]), FACTS, variables=[VARIABLE], say=print) as cache:\n"
         "    compile_files(cache, FILES)\n"
         "    assert cache.seal() == 3 and cache.seal() == 0\n"
-        "    compile_files(cache, {'late.so': b'half'})\n"
+        "    compile_files(cache, {'late.o': b'half'})\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run(
@@ -91,7 +92,7 @@ def test_what_was_sealed_before_a_kill_stays_and_what_was_not_is_gone(home: Path
 
 def test_a_run_killed_while_it_sealed_leaves_nothing_that_is_used(home: Path) -> None:
     run(home, FILES)
-    (blob(home, "ab/kernel.so").parent / ("0" * 64)).write_bytes(b"unsigned")
+    (blob(home, "ab/kernel.o").parent / ("0" * 64)).write_bytes(b"unsigned")
     assert "1 unsigned files of a killed run are removed" in run(home).words
     manifest_file(home).unlink()
     after = run(home, FILES)
@@ -111,10 +112,10 @@ def test_a_damaged_file_is_dropped_and_said_and_the_rest_stays(
     home: Path, harm: Callable[[Path], object]
 ) -> None:
     run(home, FILES)
-    harm(blob(home, "ab/kernel.so"))
+    harm(blob(home, "ab/kernel.o"))
     after = run(home)
-    assert after.found == {name: FILES[name] for name in FILES if name != "ab/kernel.so"}
-    assert f"1 of 3 files are damaged ({VARIABLE}/ab/kernel.so is the first)" in after.words
+    assert after.found == {name: FILES[name] for name in FILES if name != "ab/kernel.o"}
+    assert f"1 of 3 files are damaged ({VARIABLE}/ab/kernel.o is the first)" in after.words
     again = run(home, FILES)
     assert again.said == []
     assert run(home).found == FILES
@@ -123,10 +124,10 @@ def test_a_damaged_file_is_dropped_and_said_and_the_rest_stays(
 def test_a_link_to_another_file_is_no_way_in(home: Path, tmp_path: Path) -> None:
     run(home, FILES)
     (tmp_path / "evil").write_bytes(b"\x7fELF evil")
-    place = blob(home, "ab/kernel.so")
+    place = blob(home, "ab/kernel.o")
     place.unlink()
     place.symlink_to(tmp_path / "evil")
-    assert "ab/kernel.so" not in run(home).found
+    assert "ab/kernel.o" not in run(home).found
 
 
 def test_links_that_a_compiler_made_are_not_kept(home: Path, tmp_path: Path) -> None:
@@ -138,6 +139,14 @@ def test_links_that_a_compiler_made_are_not_kept(home: Path, tmp_path: Path) -> 
             cache, {"locks/a.lock": b"", ".1.2.tmp": b"half", "tmp.pid_1/x": b"half", "b": b"whole"}
         )
     assert run(home).found == {"b": b"whole"}
+
+
+def test_a_library_whose_making_was_cut_off_is_not_kept(home: Path) -> None:
+    whole = Path(_pydantic_core.__file__).read_bytes()
+    cut = {f"{share}.so": whole[: int(len(whole) * share)] for share in (0, 1e-6, 1e-5, 0.5, 0.9)}
+    zeros = {"zeros.so": bytes(64) + whole[64:], "text.so": b"a" * 100}
+    run(home, {"whole.so": whole, **cut, **zeros})
+    assert set(run(home).found) == {"whole.so"}
 
 
 @pytest.mark.parametrize(
@@ -176,7 +185,7 @@ def test_a_broken_manifest_is_said_and_never_fatal(home: Path, text: str) -> Non
 def test_a_signed_path_that_leads_elsewhere_is_refused_too(home: Path, name: str) -> None:
     run(home, FILES)
     manifest = json.loads(manifest_file(home).read_text())
-    manifest["files"][name] = manifest["files"].pop(f"{VARIABLE}/ab/kernel.so")
+    manifest["files"][name] = manifest["files"].pop(f"{VARIABLE}/ab/kernel.o")
     manifest_file(home).write_text(json.dumps(manifest))
     assert run(home, trust=True).found == {}
 
@@ -245,10 +254,10 @@ def test_runs_that_seal_at_once_lose_nothing(home: Path) -> None:
 
 def test_a_run_never_sees_what_another_has_not_sealed(home: Path) -> None:
     with opened(home, FACTS, variables=[VARIABLE], say=print) as first:
-        compile_files(first, {"half.so": b"ha"})
-        assert run(home, {"whole.so": b"whole"}).found == {}
-        compile_files(first, {"half.so": b"half"})
-    assert run(home).found == {"half.so": b"half", "whole.so": b"whole"}
+        compile_files(first, {"half.o": b"ha"})
+        assert run(home, {"whole.o": b"whole"}).found == {}
+        compile_files(first, {"half.o": b"half"})
+    assert run(home).found == {"half.o": b"half", "whole.o": b"whole"}
 
 
 def test_processes_of_one_run_share_a_folder_and_the_last_seals(home: Path) -> None:

@@ -18,7 +18,7 @@ KEY = key_of(FACTS)
 
 def compile_once(home: Path, facts: dict[str, object] = FACTS) -> None:
     with opened(home, facts, variables=["CACHE"], say=print) as cache:
-        Path(cache.environment["CACHE"], "kernel.so").write_bytes(b"code")
+        Path(cache.environment["CACHE"], "kernel.o").write_bytes(b"code")
 
 
 def documented_keys() -> set[str]:

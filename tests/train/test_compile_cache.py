@@ -50,13 +50,13 @@ def test_what_is_compiled_is_kept_and_found_by_the_next(
     with compile_cache(session, home, trust=False, say=said.append) as seal:
         folder = Path(os.environ[VARIABLE])
         assert home in folder.parents
-        (folder / "kernel.so").write_bytes(b"code")
+        (folder / "kernel.o").write_bytes(b"code")
         seal()
         assert len(CacheStore(home).entries()) == 1
     assert os.environ[VARIABLE] == "/somewhere/else"
     assert said == []
     with compile_cache(session, home, trust=False, say=said.append):
-        assert (Path(os.environ[VARIABLE]) / "kernel.so").read_bytes() == b"code"
+        assert (Path(os.environ[VARIABLE]) / "kernel.o").read_bytes() == b"code"
     assert said == [f"compile cache {key}: 1 files of earlier runs"]
     assert events(session)[-1:] == said
 
@@ -64,7 +64,7 @@ def test_what_is_compiled_is_kept_and_found_by_the_next(
 def test_a_failed_run_leaves_what_it_compiled(session: Session, home: Path) -> None:
     def fail() -> None:
         with compile_cache(session, home, trust=False, say=print):
-            (Path(os.environ[VARIABLE]) / "kernel.so").write_bytes(b"code")
+            (Path(os.environ[VARIABLE]) / "kernel.o").write_bytes(b"code")
             raise MemoryError
 
     with pytest.raises(MemoryError):

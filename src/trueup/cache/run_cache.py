@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from trueup.files.lock import take_lock
 
+from . import libraries
 from .manifest import CachedFile, Manifest, NotSignedHereError, UnusableError, is_plain, key_of, now
 from .store import CacheStore
 
@@ -236,13 +237,15 @@ class CompileCache:
 
 
 def _compiled(content: Path) -> Iterator[str]:
-    """Names of the plain files below a folder, without what compilers lock with or have not finished."""
+    """Names of the plain files below a folder that are finished, without what compilers lock with."""
     for folder, folders, names in os.walk(content):
         folders[:] = [name for name in folders if not name.startswith("tmp.")]
         for path in (Path(folder, name) for name in names):
             name = path.relative_to(content).as_posix()
             unfinished = path.suffix in (".lock", ".tmp")
-            if not unfinished and path.is_file() and not path.is_symlink() and is_plain(name):
+            if unfinished or path.is_symlink() or not path.is_file() or not is_plain(name):
+                continue
+            if path.suffix != libraries.SUFFIX or libraries.is_whole(path):
                 yield name
 
 
