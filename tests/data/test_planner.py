@@ -289,3 +289,20 @@ def test_a_plan_for_other_data_is_refused() -> None:
             with pytest.raises(InputError, match=r"made for other data.*plan again"):
                 use(plan)
     assert replace(planner, tokens_per_step=999).data.arranged(plan).batches
+
+
+def test_planning_keeps_no_object_for_each_example() -> None:
+    """transformers#10909, and DESIGN's bounded memory: arrays of a few numbers an example, whatever the
+    strategy."""
+    import tracemalloc
+
+    count = 100_000
+    lengths_N = long_tail(count)
+    tracemalloc.start()
+    planner = planner_of(lengths_N, budget=2048)
+    plan = planner.plan()
+    epoch = planner.data.arranged(plan).epoch(0, 1, plan.micro_batches_per_step)
+    assert len(epoch.steps[-1]) >= 1
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200 * count  # a tuple of one integer alone takes 48 bytes, and a list slot 8 more

@@ -84,7 +84,7 @@ def perturb_adapters(session: Session, seed: int) -> None:
             parameter.copy_(0.05 * noise.to(parameter.dtype))
 
 
-@pytest.mark.parametrize("strategy", ["pack", "bucket"])
+@pytest.mark.parametrize("strategy", ["pack", "bucket", "max", "longest"])
 def test_planned_steps_equal_one_by_one_short_last_window_included(open_tiny: Any, strategy: str) -> None:
     session = open_tiny(f"shapes.strategy={strategy}", "train.tokens_per_step=480", wide=True)
     perturb_adapters(session, 0)

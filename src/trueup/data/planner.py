@@ -1,13 +1,12 @@
 """Choosing the shapes of a job: a pure function of its lengths, the recipe, the device's rules and what the
 platform profile knows. Every alternative is laid out on the real lengths and priced; the cheapest is taken.
-
-Shapes: N training examples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import get_args
 
 import numpy as np
@@ -26,34 +25,14 @@ from trueup.schema import (
     TrueupError,
 )
 
-from .arrangement import Arrangement, arrange, check_lengths
+from .arrangement import check_lengths
 from .buckets import bucket_widths, heights
 from .costs import Costs
 from .job import JobData
+from .layout import Layout, lay_out, reason, verdict
 from .packing import pack_shape
 
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
-
-
-@dataclass(frozen=True, eq=False)
-class _Layout:
-    """One strategy under one compile mode, laid out and priced."""
-
-    strategy: Strategy
-    mode: CompileMode
-    static: bool
-    full: tuple[Shape, ...]
-    training: Arrangement
-    evaluation: tuple[Shape, ...]
-    processed_tokens: int  # of an epoch
-    padding_share: float
-    head_padding_share: float
-    compile_s: float | None
-    total_s: float | None
-
-    @property
-    def shapes(self) -> int:
-        return len({*self.training.shapes, *self.evaluation})
 
 
 @dataclass(frozen=True)
@@ -78,21 +57,21 @@ class Planner:
         micro-batch, and for buckets that miss the longest example or suit the device's rules ill."""
         self._check()
         wanted = [one for one in STRATEGIES if self.shapes.strategy in ("auto", one)]
-        layouts: dict[tuple[Strategy, CompileMode], _Layout] = {}
-        for mode in self.modes:
-            for strategy in STRATEGIES:
-                if strategy != "longest" or not self._static(mode):
-                    layouts[strategy, mode] = self._lay_out(strategy, mode)
-        possible = [layouts[key] for key in layouts if key[0] in wanted]
+        layouts = {
+            (strategy, mode): self._lay_out(strategy, mode)
+            for mode, strategy in product(self.modes, STRATEGIES)
+            if strategy != "longest" or not self._static(mode)
+        }
+        possible = [layout for layout in layouts.values() if layout.strategy in wanted]
         if not possible:
             raise InputError(
                 "shapes.strategy: longest has no fixed shapes, and this device or compile mode wants them; "
                 "set shapes.strategy: auto, or compile nothing"
             )
         timed = all(layout.total_s is not None for layout in possible)
-        best = min(possible, key=lambda layout: (_price(layout, timed), layout.shapes))
-        alternatives = tuple(self._alternatives(layouts, wanted, best, timed))
-        return self._plan_of(best, alternatives, _reason(self.shapes, possible, best, timed))
+        best = min(possible, key=lambda layout: (layout.price(timed), layout.shapes))
+        alternatives = tuple(self._alternatives(layouts, wanted, best))
+        return self._plan_of(best, alternatives, reason(self.shapes.strategy, possible, best, timed))
 
     def smaller(self, plan: ShapePlan, refused: Shape) -> ShapePlan:
         """The next plan to try after the device had no memory for `refused`: the same strategy and compile
@@ -172,30 +151,24 @@ class Planner:
     def _static(self, mode: CompileMode) -> bool:
         return self._rules.static or mode != "none"
 
-    def _lay_out(self, strategy: Strategy, mode: CompileMode) -> _Layout:
-        data, static = self.data, self._static(mode)
+    @property
+    def _chunk_rows(self) -> int | None:
+        """Only a static device needs whole chunks: torch.compile is given the decoder, not the head."""
+        return self.chunk_rows if self._rules.static else None
+
+    def _lay_out(self, strategy: Strategy, mode: CompileMode) -> Layout:
+        static = self._static(mode)
         costs = Costs() if self.profile is None else Costs.of(self.profile, mode)
-        full = self._full(strategy, costs, static)
-        multiple = self._rules.multiple
-        training = arrange(data.lengths_N, strategy, full, static=static, multiple=multiple)
-        evaluation = arrange(data.evaluation_N, strategy, full, static=static, multiple=multiple).shapes
-        epoch = training.epoch(0, 0)
-        supervised_B = epoch.per_batch(data.supervised_N)
-        chunks_B = np.maximum(1, -(-supervised_B // self.chunk_rows))  # as batches.head_rows
-        head_B = chunks_B * self.chunk_rows if static else supervised_B
-        head_rows = int(head_B.sum())
-        seconds = float(costs.seconds(epoch.height_B, epoch.width_B).sum()) + head_rows * costs.head_row_s
-        warm_up = sum(float(costs.seconds(*shape)) for shape in training.shapes)
-        compile_s = costs.compile_s(len(training.shapes), len(evaluation))
-        total_s = None
-        if costs.known and compile_s is not None:
-            total_s = compile_s + warm_up + self._passes * seconds
-        return _Layout(
-            *(strategy, mode, static, full, training, evaluation, epoch.processed_tokens),
-            padding_share=epoch.padding_share,
-            head_padding_share=1 - int(supervised_B.sum()) / head_rows if head_rows else 0.0,
-            compile_s=compile_s,
-            total_s=total_s,
+        return lay_out(
+            self.data,
+            strategy,
+            mode,
+            self._full(strategy, costs, static),
+            static=static,
+            multiple=self._rules.multiple,
+            chunk_rows=self._chunk_rows,
+            costs=costs,
+            passes=self._passes,
         )
 
     @property
@@ -226,40 +199,22 @@ class Planner:
         return tuple(heights([longest], budget))
 
     def _alternatives(
-        self,
-        layouts: dict[tuple[Strategy, CompileMode], _Layout],
-        wanted: list[Strategy],
-        best: _Layout,
-        timed: bool,
+        self, layouts: dict[tuple[Strategy, CompileMode], Layout], wanted: list[Strategy], best: Layout
     ) -> Iterator[Alternative]:
-        for mode in self.modes:
-            for strategy in STRATEGIES:
-                layout = layouts.get((strategy, mode))
-                if layout is None:
-                    verdict = "its shapes follow the data, and fixed ones are wanted here"
-                    yield Alternative(strategy=strategy, compile=mode, verdict=verdict)
-                    continue
-                verdict = _verdict(layout, best, timed)
-                if strategy not in wanted:
-                    verdict = f"the recipe sets {self.shapes.strategy}; {verdict}"
-                yield Alternative(
-                    strategy=strategy,
-                    compile=mode,
-                    full=layout.full,
-                    shapes=layout.shapes,
-                    padding_share=layout.padding_share,
-                    head_padding_share=layout.head_padding_share,
-                    compile_s=layout.compile_s,
-                    total_s=layout.total_s,
-                    verdict="chosen" if layout is best else verdict,
-                )
+        for mode, strategy in product(self.modes, STRATEGIES):
+            layout = layouts.get((strategy, mode))
+            if layout is None:
+                why = "its shapes follow the data, and fixed ones are wanted here"
+                yield Alternative(strategy=strategy, compile=mode, verdict=why)
+            elif layout is best:
+                yield layout.alternative("chosen")
+            elif strategy in wanted:
+                yield layout.alternative(verdict(layout, best))
+            else:
+                yield layout.alternative(f"the recipe sets {self.shapes.strategy}")
 
-    def _plan_of(self, best: _Layout, alternatives: tuple[Alternative, ...], reason: str) -> ShapePlan:
-        batches = best.training.batches
-        largest = max((rows * width for rows, width in best.full), default=1)
-        if best.strategy == "longest" and batches:  # its micro-batches are far from their limit
-            largest = -(-best.processed_tokens // batches)
-        per_step = max(1, self.tokens_per_step // largest)
+    def _plan_of(self, best: Layout, alternatives: tuple[Alternative, ...], why: str) -> ShapePlan:
+        per_step = max(1, self.tokens_per_step // best.micro_batch_tokens)
         most = max((rows * width for rows, width in {*best.training.shapes, *best.evaluation}), default=0)
         chunks = range(1, -(-most // self.chunk_rows) + 1)
         return ShapePlan(
@@ -269,18 +224,18 @@ class Planner:
             full=best.full,
             training=best.training.shapes,
             evaluation=best.evaluation,
-            chunk_rows=self.chunk_rows if best.static else None,
-            head_rows=tuple(n * self.chunk_rows for n in chunks) if best.static else (),
+            chunk_rows=self._chunk_rows,
+            head_rows=() if self._chunk_rows is None else tuple(n * self._chunk_rows for n in chunks),
             tokens_per_microbatch=self._budget,
             multiple=self._rules.multiple,
             micro_batches_per_step=per_step,
-            steps_per_epoch=-(-batches // per_step),
+            steps_per_epoch=-(-best.training.batches // per_step),
             padding_share=best.padding_share,
             head_padding_share=best.head_padding_share,
             compile_s=best.compile_s,
             total_s=best.total_s,
             data=self.data.digest,
-            reason=reason,
+            reason=why,
             alternatives=alternatives,
         )
 
@@ -290,39 +245,3 @@ def padding_shares(lengths_N: NDArray[np.int32], shapes: ShapesSection) -> dict[
     data = JobData(lengths_N, np.zeros_like(lengths_N), lengths_N[:0])
     plan = Planner(data, shapes, shapes.tokens_per_microbatch, data.useful_tokens, chunk_rows=1).plan()
     return {one.strategy: one.padding_share or 0.0 for one in plan.alternatives}
-
-
-def _price(layout: _Layout, timed: bool) -> float:
-    if timed:
-        assert layout.total_s is not None
-        return layout.total_s
-    return float(layout.processed_tokens)
-
-
-def _verdict(layout: _Layout, best: _Layout, timed: bool) -> str:
-    """Why `layout` is not the one to take, in words."""
-    if not timed or layout.total_s is None or best.total_s is None:
-        more = layout.processed_tokens / max(1, best.processed_tokens) - 1
-        return f"{more:.1%} more processed tokens, {layout.padding_share:.1%} of its own padding"
-    words = []
-    if layout.compile_s is not None and best.compile_s is not None and layout.compile_s > best.compile_s:
-        words.append(f"{layout.compile_s - best.compile_s:.0f} s more compiling")
-    if layout.padding_share > best.padding_share + 0.0005:
-        words.append(f"{layout.padding_share:.1%} padding against {best.padding_share:.1%}")
-    if layout.training.batches > best.training.batches:
-        words.append(f"{layout.training.batches - best.training.batches} more micro-batches an epoch")
-    longer = layout.total_s - best.total_s
-    return f"{longer:.1f} s longer" + (f": {', '.join(words)}" if words else "")
-
-
-def _reason(shapes: ShapesSection, possible: list[_Layout], best: _Layout, timed: bool) -> str:
-    if len(possible) == 1:
-        return "set by the recipe"
-    what = "least expected time" if timed else "fewer processed tokens an epoch"
-    if shapes.strategy != "auto":
-        what = f"set by the recipe, compile mode by {what}"
-    shares: dict[Strategy, float] = {}
-    for layout in sorted(possible, key=lambda layout: _price(layout, timed), reverse=True):
-        shares[layout.strategy] = layout.padding_share
-    listed = ", ".join(f"{name} {share:.1%}" for name, share in sorted(shares.items(), key=lambda s: s[1]))
-    return f"{what}; padding {listed}; {best.shapes} shapes"

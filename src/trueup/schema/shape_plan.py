@@ -38,8 +38,9 @@ class ShapePlan(Frozen):
     `full` holds the shape of a full micro-batch: one for `pack`, `max` and `longest`, one for each bucket of
     `bucket`, narrow ones first. `training` and `evaluation` are all shapes that occur, short last batches
     among them; with `longest`, whose widths follow the data, only the largest. `static`: nothing else is ever
-    shown to the device, and rows through the head come in whole chunks of `chunk_rows`, as many as
-    `head_rows` lists; otherwise `head_rows` is empty. `data` is the digest of the lengths it was made for.
+    shown to the device. Where the device itself takes static shapes only, rows go through the head in whole
+    chunks of `chunk_rows`, as many as `head_rows` lists; elsewhere the head runs eagerly on the rows there
+    are, and the list is empty. `data` is the digest of the lengths the plan was made for.
     """
 
     strategy: Strategy
