@@ -153,18 +153,15 @@ def test_divergence_is_recorded_with_what_to_try(run_tiny: Run, monkeypatch: pyt
     outcome, sink = run_tiny()
     assert outcome.header.state == "failed"
     assert "optimizer.lr" in str(outcome.header.reason)
-    assert [event.kind for event in sink.events] == ["failed"]
+    assert [event.kind for event in sink.events if event.kind != "warm_up"] == ["failed"]
     assert outcome.measurements["useful_tokens_per_s"].kind == "unavailable"
 
 
-@pytest.mark.parametrize("where", ["warm_up", "train_step"])
-def test_out_of_memory_says_what_was_too_large(
-    run_tiny: Run, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
+def test_out_of_memory_says_what_was_too_large(run_tiny: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_memory(*arguments: Any) -> None:
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate")
 
-    monkeypatch.setattr(loop, where, no_memory)
+    monkeypatch.setattr(loop, "train_step", no_memory)
     outcome, sink = run_tiny()
     assert outcome.header.state == "failed"
     assert "out of memory" in str(outcome.header.reason)

@@ -164,6 +164,29 @@ class ShapesSection(Frozen):
         return self
 
 
+class CompileSection(Frozen):
+    """torch.compile. Every shape is compiled before the first step."""
+
+    mode: Literal["auto", "none", "layer", "model"] = Field(
+        "auto",
+        description="nothing; one decoder layer, for all of them; the whole decoder; auto: what takes the "
+        "least time for this job, compiling included",
+    )
+
+
+class WarmUpSection(Frozen):
+    """Steps on random tokens before the first real one. They change nothing but the machine's temperature."""
+
+    steps: int | None = Field(
+        None, ge=0, description="most steps, once every shape has been seen; null: 3 on a CPU, else no limit"
+    )
+    minutes: float | None = Field(
+        None,
+        gt=0,
+        description="most minutes of them; null: 1 on an accelerator if steps is null, else no limit",
+    )
+
+
 class StopSection(Frozen):
     """Stop conditions beside epochs and steps; whichever comes first ends the run."""
 
@@ -179,6 +202,9 @@ class TrainSection(Frozen):
     max_steps: int | None = Field(None, ge=1, description="most optimizer steps; null: as epochs say")
     tokens_per_step: int = Field(512, ge=2, description="processed tokens of one optimizer step, all ranks")
     seed: int = Field(0, ge=0, description="of adapters, dropout and the order of examples")
+    activation_checkpointing: bool = Field(
+        False, description="keep only each layer's input; the rest is computed again: less memory, more time"
+    )
     stop: StopSection = StopSection()
 
 
@@ -261,6 +287,8 @@ class Recipe(Frozen):
     data: DataSection
     tune: TuneSection = TuneSection()
     shapes: ShapesSection = ShapesSection()
+    compile: CompileSection = CompileSection()
+    warm_up: WarmUpSection = WarmUpSection()
     train: TrainSection = TrainSection()
     optimizer: OptimizerSection = OptimizerSection()
     schedule: ScheduleSection = ScheduleSection()

@@ -78,6 +78,7 @@ class CompileLog:
         self._breaks: dict[str, int] = {}
         self._about: dict[str, Any] = {}
         self._warm = False
+        self.late: list[Compile] = []  # what was compiled after the warm-up
         self.count = 0
         self.seconds = 0.0
         if CALLBACK_MODULE in sys.modules:
@@ -108,6 +109,8 @@ class CompileLog:
         explained = tuple(replace(one, data=one.data | self._told()) for one in compiles)
         for one in explained:
             self._emit(one)
+        if self._warm:
+            self.late += explained
         self._emit_graph_breaks()
         return explained
 

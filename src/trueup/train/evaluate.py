@@ -9,7 +9,7 @@ from trueup.data import assemble
 from trueup.schema import Evaluation, SpanName
 
 from .session import Session
-from .stepper import NonFiniteError, to_device
+from .stepper import NonFiniteError, micro_batch_loss
 
 SPLIT = "validation"
 
@@ -30,8 +30,6 @@ def held_out(session: Session) -> HeldOut:
     """Loss of the evaluation plan's examples, summed over micro-batches and ranks."""
     import torch
 
-    from trueup.model.batch import batch_loss
-
     module = session.model.module
     loss_sum, tokens = 0.0, 0
     module.eval()
@@ -40,7 +38,7 @@ def held_out(session: Session) -> HeldOut:
             for planned in session.world.share(session.evaluation.batches):
                 session.stop_if_asked()
                 batch = assemble(session.validation, planned, session.prepared.pad.id)
-                loss_sum += float(batch_loss(session.model, to_device(session, batch), session.precision))
+                loss_sum += float(micro_batch_loss(session, batch, "evaluation"))
                 tokens += batch.supervised_tokens
     finally:
         module.train()

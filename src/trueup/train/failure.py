@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from trueup.schema import Step, TrueupError
 
 from .interruption import Interrupted
-from .session import Session
-from .warm_up import shapes_of
+
+if TYPE_CHECKING:
+    from .session import Session
 
 # How torch's allocators say that there is no memory left; the CPU's raises a plain RuntimeError.
 OUT_OF_MEMORY_WORDS = (
@@ -40,7 +41,7 @@ def explain(error: BaseException, session: Session | None, steps: Sequence[Step]
         return Failure("interrupted", f"{error} {where}; what was measured is kept", error, data)
     if is_out_of_memory(error):
         if session is not None:
-            data["largest_shape"] = max(shapes_of(session), key=lambda shape: shape[0] * shape[1])
+            data["largest_shape"] = session.plan.largest
         return Failure("failed", f"out of memory {where}; {_smaller(session)}", error, data)
     if isinstance(error, TrueupError):
         return Failure("failed", f"{where}: {error}", error, data)

@@ -11,6 +11,7 @@ from trueup.schema import Evaluation, SpanName, Step
 from trueup.schema.protocols import Sink
 from trueup.telemetry import Span
 
+from .compiling import stop_if_compiled
 from .evaluate import evaluate
 from .interruption import Interrupted
 from .progress import Progress
@@ -18,7 +19,6 @@ from .schedule import learning_rate
 from .session import Session
 from .stepper import GlobalBatch, StepResult, gather, train_step
 from .stop import StopRule
-from .warm_up import warm_up
 from .weights import BEST, LAST, keep, keep_periodic
 
 
@@ -26,7 +26,7 @@ from .weights import BEST, LAST, keep, keep_periodic
 class Tally:
     """What the loop remembers between steps."""
 
-    seen_shapes: set[tuple[int, int]]
+    seen_shapes: set[tuple[int, int]]  # by the warm-up, or by a step since
     step: int = 0
     useful_tokens: int = 0
     training_s: float = 0.0
@@ -37,10 +37,8 @@ class Tally:
 
 
 def run_loop(session: Session, rule: StopRule, sink: Sink, progress: Progress) -> str:
-    """Train until a stop condition is met; returns which. Weights kept: best, last, periodic."""
-    progress.note("warming up: every shape once, the largest first")
-    tally = Tally(seen_shapes=warm_up(session))
-    session.compiles.poll()
+    """Train, warmed up, until a stop condition is met; returns which. Weights kept: best, last, periodic."""
+    tally = Tally(seen_shapes=set(session.plan.training))
     try:
         reason = _run_steps(session, rule, sink, progress, tally)
     except Interrupted as interrupted:
@@ -48,6 +46,7 @@ def run_loop(session: Session, rule: StopRule, sink: Sink, progress: Progress) -
             keep(session, LAST, step=tally.step)
         raise
     keep(session, LAST, step=tally.step)
+    stop_if_compiled(session)
     return reason
 
 
@@ -65,6 +64,7 @@ def _run_steps(session: Session, rule: StopRule, sink: Sink, progress: Progress,
         sink.step(step)
         progress.step(step, wall_s=timeline.now(), limit_s=rule.wall_s, training_s=tally.training_s)
         _stop_if_interrupted(session)
+        stop_if_compiled(session)
         reason = _reason_to_end(session, rule, tally)
         if reason or _due(tally.step, recipe.evaluate.every):
             _evaluate(session, tally, sink, progress)
@@ -109,11 +109,11 @@ def _record(
     tally.labels.clear()
     tally.step += 1
     tally.useful_tokens += batch.counts.useful
-    tally.training_s += wait.seconds + span.seconds
+    tally.training_s += wait.seconds + span.own_s + result.communication_s
     return Step(
         step=tally.step,
         start_s=span.start_s,
-        step_s=span.seconds - result.communication_s,
+        step_s=span.own_s,
         data_wait_s=wait.seconds,
         communication_s=result.communication_s,
         loss=result.loss,
@@ -160,6 +160,7 @@ def _evaluate(session: Session, tally: Tally, sink: Sink, progress: Progress) ->
     tally.last_evaluation_s = evaluation.seconds
     tally.labels.append("after_evaluate")
     sink.evaluation(evaluation)
+    stop_if_compiled(session)
     progress.evaluation(evaluation)
     if evaluation.best:
         tally.best_loss = evaluation.loss

@@ -27,6 +27,8 @@ from trueup.schema import (
 from trueup.schema.protocols import Sink
 from trueup.telemetry import MemorySink, Sampler, TeeSink, Timeline, collect, process_origin
 
+from .compile_cache import compile_cache
+from .compiling import undo_compile
 from .failure import Failure, explain
 from .interruption import Interrupted, Interruption
 from .loop import run_loop
@@ -34,6 +36,7 @@ from .measured import measured_here
 from .progress import Progress
 from .session import Places, Session, open_session
 from .stop import stop_rule
+from .warm_up import warmed_up
 from .world import World
 
 
@@ -68,11 +71,15 @@ def execute(
     sink: Sink,
     stream: TextIO | None,
     profile: PlatformProfile | None = None,
+    strict_shapes: bool = False,
+    trust_cache: bool = False,
 ) -> Outcome:
-    """Run the recipe and emit its record to `sink`. Never raises for what ends a run: see `Outcome.error`.
+    """Run the recipe and emit its record to `sink`.
 
-    `stream` is where a person watches, or None; `profile` what earlier runs taught of this platform. On ranks
-    other than the leading one nothing is recorded.
+    `stream` is where a person watches, or None; `profile` what earlier runs taught of this platform; with
+    `strict_shapes` a compile after the warm-up ends the run; with `trust_cache` compiled code that another
+    home signed is used. Never raises for what ends a run: see `Outcome.error`. On ranks other than the
+    leading one nothing is recorded.
     """
     kept = MemorySink()
     tee = TeeSink(kept, sink) if world.leads else kept
@@ -91,11 +98,16 @@ def execute(
                 tee.header(header)
                 session, header = _open(
                     *(loaded.recipe, header, world, device, timeline, places, stream, interruption),
-                    profile,
+                    *(profile, strict_shapes),
                 )
                 tee.header(header)
-                reason = _train(session, tee, stream)
-                device.synchronize()  # may raise what the device did not say before
+                with compile_cache(session, places.home, trust=trust_cache, say=_speaker(stream)) as seal:
+                    session = _warmed_up(session, stream)
+                    seal()
+                    header = _with_choices(header, session)
+                    tee.header(header)
+                    reason = _train(session, tee, stream)
+                    device.synchronize()  # may raise what the device did not say before
                 interruption.concluding = True
         except (Exception, Interrupted) as error:
             interruption.concluding = True
@@ -139,6 +151,7 @@ def _open(
     stream: TextIO | None,
     interruption: Interruption,
     profile: PlatformProfile | None,
+    strict_shapes: bool,
 ) -> tuple[Session, RunHeader]:
     session = open_session(
         recipe,
@@ -150,15 +163,27 @@ def _open(
         say=_speaker(stream),
         interruption=interruption,
         profile=profile,
+        strict_shapes=strict_shapes,
     )
-    return session, header.model_copy(
-        update={
-            "model": session.model.dims,
-            "dataset": session.prepared.facts,
-            "shape_plan": session.plan,
-            "choices": {key: choice.as_dict() for key, choice in session.choices.items()},
-        }
-    )
+    facts = {"model": session.model.dims, "dataset": session.prepared.facts}
+    return session, _with_choices(header.model_copy(update=facts), session)
+
+
+def _with_choices(header: RunHeader, session: Session) -> RunHeader:
+    choices = {key: choice.as_dict() for key, choice in session.choices.items()}
+    return header.model_copy(update={"shape_plan": session.plan, "choices": choices})
+
+
+def _warmed_up(session: Session, stream: TextIO | None) -> Session:
+    say = _speaker(stream if session.world.leads else None)
+    for key, choice in session.choices.items():
+        say(f"{key}: {choice.value} ({choice.reason})")
+    say("warming up: every shape, the largest first")
+    session.interruption.polite = True
+    try:
+        return warmed_up(session, say)
+    finally:
+        session.interruption.polite = False
 
 
 def _speaker(stream: TextIO | None) -> Callable[[str], None]:
@@ -173,8 +198,6 @@ def _train(session: Session, sink: Sink, stream: TextIO | None) -> str:
     with session.timeline.span(SpanName.PREPARE):
         rule = stop_rule(session.recipe, session.price, session.plan.steps_per_epoch)
     progress = Progress(stream if session.world.leads else None, rule.total_steps, session.price)
-    for key, choice in session.choices.items():
-        progress.note(f"{key}: {choice.value} ({choice.reason})")
     session.interruption.polite = True
     try:
         return run_loop(session, rule, sink, progress)
@@ -197,6 +220,7 @@ def _conclude(
     the span `record`; only the wall clock itself and what follows from it are filled in after it stopped."""
     if session is not None:
         session.compiles.close()  # with what was compiled since the last step
+        undo_compile(session)
     with timeline.span(SpanName.RECORD):
         extra = measured_here(session, timeline, sampler)
         so_far = _record(header, kept, timeline)

@@ -14,6 +14,7 @@ from trueup.recipe import Recipe
 from trueup.schema import InputError, PlatformProfile, Price, ShapePlan, SpanName
 from trueup.telemetry import CompileLog, Timeline
 
+from .compiling import compile_modes
 from .interruption import Interruption
 from .shapes import make_planner, shared_plan
 from .world import World, join_world
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from trueup.model.compile import Compiled
     from trueup.model.load import LoadedModel
     from trueup.model.precision import Precision
 
@@ -72,6 +74,8 @@ class Session:
     compiles: CompileLog
     interruption: Interruption
     weights: Path
+    strict_shapes: bool = False  # a compile after the warm-up ends the run
+    compiled: Compiled | None = None  # once warmed up, where the plan compiles
     choices: dict[str, Choice] = field(default_factory=dict)
 
     def stop_if_asked(self) -> None:
@@ -98,9 +102,13 @@ class Session:
         return self.arrangement.epoch(seed, epoch, self.plan.micro_batches_per_step).steps
 
     def with_plan(self, plan: ShapePlan) -> Session:
-        """This session under another plan for the same data: for a device that refused a shape."""
-        chosen = {**self.choices, "shapes": Choice(plan.strategy, plan.reason)}
-        return replace(self, plan=plan, choices=chosen)
+        """This session under another plan for the same data: for a device that refused a shape, or a compiler
+        that failed."""
+        model, chosen = self.model, {**self.choices, "shapes": Choice(plan.strategy, plan.reason)}
+        if plan.compile != self.plan.compile:
+            model, layers = _layers(model, plan, self.precision)
+            chosen |= {"compile": Choice(plan.compile, plan.reason), "layers": layers}
+        return replace(self, model=model, plan=plan, choices=chosen)
 
 
 def find_device(recipe: Recipe) -> tuple[World, Device]:
@@ -124,10 +132,12 @@ def open_session(
     say: Callable[[str], None],
     interruption: Interruption,
     profile: PlatformProfile | None = None,
+    strict_shapes: bool = False,
 ) -> Session:
     """Prepare the data, load the model, choose the shapes, measure this machine's ceiling: all before the
     first step. `profile` is what earlier runs taught of this model on this device, where there were any."""
-    compiles = CompileLog(timeline)
+    modes, why_modes = compile_modes(recipe.compile.mode, device)  # a mistake, if it is one, before any work
+    compiles = CompileLog(timeline, vendor=device.compile_records)
     with timeline.span(SpanName.LOAD):
         from trueup.model.builtin import resolve_model
         from trueup.model.load import load_model, load_tokenizer, read_config
@@ -151,6 +161,7 @@ def open_session(
             recipe.tune,
             torch_device=device.torch_device,
             seed=recipe.train.seed,
+            activation_checkpointing=recipe.train.activation_checkpointing,
             tokenizer=tokenizer,
         )
         _check_positions(recipe, model.max_positions)
@@ -165,11 +176,13 @@ def open_session(
             dims=model.dims,
             profile=profile,
             positions=model.max_positions,
+            modes=modes,
             price=price,
         )
         plan = shared_plan(planner, world)
     with timeline.span(SpanName.LOAD):
         precision = choose_precision(recipe.precision.policy, device)
+        model, layers = _layers(model, plan, precision)
         optimizer = make_optimizer(model.trainable, recipe, fused=device.kind in FUSED_ADAMW)
     with timeline.span(SpanName.CALIBRATE):
         dtype = "bf16" if precision.compute_dtype == "bfloat16" else "fp32"
@@ -195,15 +208,27 @@ def open_session(
         compiles=compiles,
         interruption=interruption,
         weights=places.weights,
+        strict_shapes=strict_shapes,
         choices={
             "device": Choice(device.kind, f"{recipe.platform.device} in the recipe; {device.name}"),
             "precision": Choice(precision.policy, precision.reason),
             "threads": Choice(str(threads), why_threads),
             "shapes": Choice(plan.strategy, plan.reason),
-            "attention": Choice(model.attention, "torch's fused kernel with an explicit block-causal mask"),
-            "compile": Choice("none", "eager: every shape runs at once, nothing is compiled"),
+            "layers": layers,
+            "compile": Choice(plan.compile, why_modes),
         },
     )
+
+
+def _layers(model: LoadedModel, plan: ShapePlan, precision: Precision) -> tuple[LoadedModel, Choice]:
+    """The model with the layers that suit the plan, and why these."""
+    from trueup.model.load import with_own_decoder
+
+    if plan.compile != "none":
+        why = "an explicit block-causal mask: what is compiled has fixed shapes"
+        return model, Choice("transformers", why)
+    model, why = with_own_decoder(model, precision.compute_dtype)
+    return model, Choice("transformers" if model.decoder is None else "own", why)
 
 
 def make_optimizer(

@@ -9,7 +9,7 @@ from trueup.analysis.profile import estimated_profile
 from trueup.data import JobData, Planner, TokenTable, job_tokens
 from trueup.device import Device
 from trueup.recipe import Recipe
-from trueup.schema import ModelDims, PlatformProfile, Price, ShapePlan
+from trueup.schema import CompileMode, ModelDims, PlatformProfile, Price, ShapePlan
 
 from .stop import wall_limit
 from .world import World
@@ -25,6 +25,7 @@ def make_planner(
     profile: PlatformProfile | None,
     positions: int | None,
     price: Price | None,
+    modes: tuple[CompileMode, ...],
 ) -> Planner:
     """Without a profile learnt from runs, published figures are asked."""
     from trueup.model.loss import CHUNK_ROWS
@@ -39,6 +40,7 @@ def make_planner(
         job_tokens=job_tokens(recipe.train, data.useful_tokens, known, wall_s),
         chunk_rows=CHUNK_ROWS,
         profile=known,
+        modes=modes,
         positions=positions,
     )
 

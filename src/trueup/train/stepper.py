@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from trueup.data import MicroBatch, PlannedBatch, TokenCounts, assemble, count_tokens
 from trueup.schema import SpanName, TrueupError
@@ -17,6 +17,8 @@ from trueup.schema import SpanName, TrueupError
 from .session import Session
 
 if TYPE_CHECKING:
+    import torch
+
     from trueup.model.batch import BatchTensors
 
 
@@ -86,14 +88,23 @@ def train_step(session: Session, batch: GlobalBatch, lr: float) -> StepResult:
 
 def accumulate(session: Session, batch: GlobalBatch) -> float:
     """Add this rank's part of the gradient; return its part of the summed loss, in nats."""
-    from trueup.model.batch import batch_loss
-
     losses = []
     for micro_batch in batch.own:
-        loss = batch_loss(session.model, to_device(session, micro_batch), session.precision)
+        loss = micro_batch_loss(session, micro_batch, "training")
         (loss / batch.counts.supervised).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
     return math.fsum(float(loss) for loss in losses)  # read at the end: reading waits for the device
+
+
+def micro_batch_loss(
+    session: Session, micro_batch: MicroBatch, phase: Literal["training", "evaluation"]
+) -> torch.Tensor:
+    """The summed loss of one micro-batch, in nats: what training and evaluation, and the warm-up of both, run
+    alike. What is compiled on the way is told with phase and shape."""
+    from trueup.model.batch import batch_loss
+
+    session.compiles.working_on(phase, micro_batch.shape)
+    return batch_loss(session.model, to_device(session, micro_batch), session.precision)
 
 
 def to_device(session: Session, micro_batch: MicroBatch) -> BatchTensors:
