@@ -73,7 +73,7 @@ def test_dummy_steps_end_at_the_recipes_limit_or_when_alike(open_tiny: Any) -> N
     warm_up(session)
     (event,) = (event for event in session.timeline._sink.events if event.kind == "warm_up")
     assert event.data["steps"] == 1
-    assert "limit of 1 steps" in event.message
+    assert event.message == "1 dummy steps, until the limit of 1 steps"
 
 
 @pytest.mark.parametrize(

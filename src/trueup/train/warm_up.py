@@ -52,11 +52,11 @@ def warm_up(session: Session) -> None:
     with session.timeline.span(SpanName.WARM_UP), _as_it_was(session):
         shapes = sorted(session.plan.training, key=lambda shape: -shape[0] * shape[1])
         for shape in shapes[:1] * (REPEATS_OF_LARGEST - 1) + shapes:
-            _step(session, [shape])
+            _step(session, shape)
             session.compiles.poll()
         if session.plan.static or session.device.kind != "cpu":  # an eager CPU has nothing to get ready
             _evaluation_shapes(session)
-        _until_steady(session, _usual_step(session))
+        _until_steady(session)
         session.device.synchronize()
 
 
@@ -85,15 +85,14 @@ def _as_it_was(session: Session) -> Iterator[None]:
         session.model.module.train()
 
 
-def _step(session: Session, shapes: Sequence[Shape]) -> None:
-    """One optimizer step over micro-batches of these shapes, on this rank. The optimizer is shown zero
-    gradients at a rate of zero, so that what it adds to each weight is zero: not one bit of it changes."""
+def _step(session: Session, shape: Shape) -> None:
+    """One optimizer step over a micro-batch of this shape. The optimizer is shown zero gradients at a rate of
+    zero, so that what it adds to each weight is zero: not one bit of it changes."""
     import torch
 
     session.stop_if_asked()
-    for shape in shapes:
-        for batch in _filled(session, shape):
-            micro_batch_loss(session, batch, "training").backward()  # type: ignore[no-untyped-call]
+    for batch in _filled(session, shape):
+        micro_batch_loss(session, batch, "training").backward()  # type: ignore[no-untyped-call]
     parameters = [parameter for _, parameter in session.model.trainable]
     session.world.sum_gradients(parameters)
     torch.nn.utils.clip_grad_norm_(parameters, session.recipe.optimizer.clip or math.inf)
@@ -117,38 +116,30 @@ def _evaluation_shapes(session: Session) -> None:
     session.model.module.train()
 
 
-def _usual_step(session: Session) -> list[Shape]:
-    """The shapes of this rank's micro-batches in the first step of the run."""
-    steps = session.epoch(0)
-    return [batch.shape for batch in session.world.share(steps[0])] if len(steps) else []
-
-
-def _until_steady(session: Session, shapes: Sequence[Shape]) -> None:
-    """The same dummy step again and again until its time is steady, or a limit of the recipe is met."""
+def _until_steady(session: Session) -> None:
+    """The same small step again and again until its time is steady, or a limit of the recipe is met."""
     most, limit_s = dummy_limits(session.recipe.warm_up, session.device.kind)
+    epoch = session.epoch(0)
+    if not most or not len(epoch):
+        return
+    usual = epoch[0][0].shape  # on every rank, so that all take as long
     times: list[float] = []
-    began = session.timeline.now()
-    ended = "no dummy steps" if not most else ""
+    began, ended = session.timeline.now(), ""
     while not ended:
         start = session.timeline.now()
-        _step(session, shapes)
+        _step(session, usual)
         session.device.synchronize()
         times.append(session.timeline.now() - start)
         session.compiles.poll()
         if is_steady(times, most):
-            ended = "steady"
+            ended = "their time was steady"
         elif len(times) >= most:
             ended = f"the limit of {most} steps"
         elif session.timeline.now() - began >= limit_s:
             ended = f"the limit of {limit_s / 60:g} minutes"
         ended = session.world.from_leader(ended)
-    session.timeline.event(
-        "warm_up",
-        f"{len(times)} dummy steps; ended by: {ended}",
-        steps=len(times),
-        ended=ended,
-        seconds=times,
-    )
+    message = f"{len(times)} dummy steps, until {ended}"
+    session.timeline.event("warm_up", message, steps=len(times), first_s=times[0], last_s=times[-1])
 
 
 def dummy_limits(asked: WarmUpSection, device_kind: str) -> tuple[float, float]:
