@@ -3,15 +3,19 @@ influence between packed neighbours, and the model's own forward pass where it i
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from model_batches import batch_of, bucketed, examples_of, one_by_one, packed, padded
 from torch.autograd import gradcheck
 
 from trueup.model import attention
-from trueup.model.attention import attend, spans_of
+from trueup.model.attention import attend, groups_of, spans_of
 from trueup.model.batch import BatchTensors, batch_loss
 from trueup.model.builtin import ResolvedModel
 from trueup.model.layers import Adapter, add_and_norm, gated, project
@@ -86,12 +90,12 @@ def test_examples_longer_than_a_block_of_queries(
     tiny: ResolvedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention, "BLOCK", 8)
-    attention._later.cache_clear()
+    monkeypatch.setattr(attention, "KEEP", 8)
+    monkeypatch.setattr(attention, "PLACES", 4)
     loaded = loaded_model(tiny, wide=True)
     examples = examples_of(2, [37, 8, 16, 1, 25])
     expected = loss_and_gradients(loaded, one_by_one(examples))
     assert_close(loss_and_gradients(own(loaded, "float64"), packed(examples)), expected, 1e-9)
-    attention._later.cache_clear()
 
 
 @pytest.mark.parametrize("changed", [0, 1, 2])
@@ -241,17 +245,19 @@ def wide(*shape: int, seed: int = 0) -> torch.Tensor:
     ).requires_grad_()
 
 
-def test_gradient_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "BLOCK", 3)
-    attention._later.cache_clear()
+@pytest.mark.parametrize(("block", "keep", "places"), [(3, 0, 1), (8, 8, 4), (8, 0, 8)])
+def test_gradient_of_attention(block: int, keep: int, places: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "BLOCK", block)
+    monkeypatch.setattr(attention, "KEEP", keep)
+    monkeypatch.setattr(attention, "PLACES", places)
     angles = torch.rand(9, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).repeat(1, 2)
 
     def run(qkv_NO: torch.Tensor) -> torch.Tensor:
         spans = ((0, 7), (7, 8), (8, 9))
-        return attend(qkv_NO, angles.cos(), angles.sin(), spans, heads=(2, 1), scaling=0.5, bf16=False)
+        groups = groups_of(spans, angles.cos(), angles.sin(), scaling=0.5)
+        return attend(qkv_NO, groups, heads=(2, 1), bf16=False)
 
     assert gradcheck(run, (wide(9, 16),))
-    attention._later.cache_clear()
 
 
 def test_gradient_of_the_norm() -> None:
@@ -283,3 +289,32 @@ def test_gradient_of_a_projection_with_adapters(bias: bool) -> None:
 def test_spans_are_runs_of_one_number_within_a_row() -> None:
     segments = torch.tensor([[1, 1, 2, 0], [0, 0, 1, 1]])
     assert spans_of(segments) == ((0, 2), (2, 3), (3, 4), (4, 6), (6, 8))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=12))
+def test_groups_hold_every_example_once_at_the_least_cost(lengths: list[int]) -> None:
+    ends = np.cumsum(lengths).tolist()
+    spans = list(zip([0, *ends[:-1]], ends, strict=True))
+    groups = attention._grouped(spans)
+    assert sorted(span for _, members in groups for span in members) == spans
+    assert all(end - start <= places for places, members in groups for start, end in members)
+
+    def cost(sizes: list[list[int]]) -> int:
+        return sum(attention.GROUP_SCORES + len(part) * max(part) ** 2 for part in sizes)
+
+    rounded = sorted(-(-length // attention.PLACES) * attention.PLACES for length in lengths)
+    cuts = itertools.product([False, True], repeat=min(len(rounded) - 1, 8))
+    found = sum(attention.GROUP_SCORES + len(members) * places**2 for places, members in groups)
+    if len(rounded) <= 9:
+        assert found == min(cost(_cut(rounded, cut)) for cut in cuts)
+
+
+def _cut(values: list[int], cuts: tuple[bool, ...]) -> list[list[int]]:
+    parts = [[values[0]]]
+    for value, cut in zip(values[1:], cuts, strict=True):
+        if cut:
+            parts.append([value])
+        else:
+            parts[-1].append(value)
+    return parts

@@ -1,13 +1,13 @@
-"""Rotary positions and causal attention of packed rows, one example at a time, forward and backward.
+"""Rotary positions and causal attention of packed rows, example by example, forward and backward.
 
 N tokens of a micro-batch, rows one after another; J query heads, K key and value heads (J a multiple of K),
-D numbers a head; S tokens of one block of queries, M the keys they may see.
+D numbers a head. Examples of like length are taken together as a group: E examples, R places each, the last
+ones of shorter examples empty. S queries of one block, M keys they may see.
 
 An example attends to itself alone, so its scores are all there is: packing four examples of T/4 tokens into a
-row of T costs a quarter of the row's full matrix, and nothing has to be masked out. A dense mask pays for
-the whole of it (measured on two cores with AMX, rows of 512 with five examples: a masked kernel took 38% of a
-training step; its bf16 backward is 20 times this one's). Scores are computed again in the backward pass, in
-blocks of queries, so memory grows with the tokens and not with their square.
+row of T costs a quarter of the row's full matrix, and no mask has to be made. A kernel with a dense mask pays
+for the whole of it: it took 38% of a training step on two cores with AMX, most of it in a bf16 backward pass
+many times slower than the products it consists of.
 
 For arithmetic in bf16 all tensors stay fp32 and the matrix products alone round their inputs to bf16 (oneDNN
 does it inside): scores, softmax and sums are never rounded.
@@ -15,15 +15,19 @@ does it inside): scores, softmax and sums are never rounded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import torch
 
-BLOCK = 256  # queries at a time: the scores of a block stay in the caches, and half of the square is skipped
+BLOCK = 256  # queries at a time: a block's scores stay in the caches, and half of the square is skipped
+KEEP = 128  # up to so many places a group's weights are kept for the backward pass, else computed again
+PLACES = 16  # places are multiples of this, so that few shapes reach oneDNN, which compiles each
+GROUP_SCORES = 4096  # a further group costs as much time as so many scores of every head (measured)
 
 Span = tuple[int, int]
 
@@ -38,143 +42,245 @@ def spans_of(segments_BT: torch.Tensor) -> tuple[Span, ...]:
     return tuple(pairwise(starts))
 
 
+@dataclass(frozen=True)
+class ExampleGroup:
+    """Examples that are computed together. `source` and `target` are where its E*R places are read from and
+    written to among the N tokens; an empty place reads token 0 and writes to N, which is thrown away.
+    `turn`: cosine and sine, (E, 1, R, D/2); `scaled_turn` the same times the scores' scaling, for queries."""
+
+    examples: int
+    places: int
+    source: torch.Tensor
+    target: torch.Tensor
+    empty: torch.Tensor
+    turn: tuple[torch.Tensor, torch.Tensor]
+    scaled_turn: tuple[torch.Tensor, torch.Tensor]
+
+
+def groups_of(
+    spans: Sequence[Span], cos_ND: torch.Tensor, sin_ND: torch.Tensor, *, scaling: float
+) -> tuple[ExampleGroup, ...]:
+    """The groups of a micro-batch, the same for every layer. `cos_ND`, `sin_ND`: the rotary embedding of its
+    tokens, whose halves are equal; `scaling`: of the scores."""
+    half = cos_ND.shape[-1] // 2
+    made = []
+    for places, members in _grouped(spans):
+        start_E1 = torch.tensor([start for start, _ in members])[:, None]
+        length_E1 = torch.tensor([end - start for start, end in members])[:, None]
+        place_R = torch.arange(places)
+        empty = (place_R >= length_E1).flatten()
+        token = (start_E1 + place_R).flatten()
+        source = token.masked_fill(empty, 0)
+        cos, sin = (part[source, :half].view(len(members), 1, places, half) for part in (cos_ND, sin_ND))
+        made.append(
+            ExampleGroup(
+                examples=len(members),
+                places=places,
+                source=source,
+                target=token.masked_fill(empty, len(cos_ND)),
+                empty=empty.nonzero().flatten(),
+                turn=(cos, sin),
+                scaled_turn=(cos * scaling, sin * scaling),
+            )
+        )
+    return tuple(made)
+
+
+def _grouped(spans: Sequence[Span]) -> list[tuple[int, list[Span]]]:
+    """(places, spans) of groups with the least cost in sum: a group's scores and GROUP_SCORES once. Exact, by
+    dynamic programming over the lengths in use."""
+    by_places: dict[int, list[Span]] = {}
+    for start, end in spans:
+        by_places.setdefault(-(-(end - start) // PLACES) * PLACES, []).append((start, end))
+    sizes = sorted(by_places)
+    best = [0.0]  # least cost of the first n sizes
+    cut = [0]
+    for last in range(1, len(sizes) + 1):
+        costs = []
+        members = 0
+        for first in reversed(range(last)):
+            members += len(by_places[sizes[first]])
+            costs.append((best[first] + GROUP_SCORES + members * sizes[last - 1] ** 2, first))
+        cost, first = min(costs)
+        best.append(cost)
+        cut.append(first)
+    groups: list[tuple[int, list[Span]]] = []
+    last = len(sizes)
+    while last:
+        first = cut[last]
+        groups.append((sizes[last - 1], [span for size in sizes[first:last] for span in by_places[size]]))
+        last = first
+    return groups
+
+
 def attend(
-    qkv_NO: torch.Tensor,
-    cos_ND: torch.Tensor,
-    sin_ND: torch.Tensor,
-    spans: tuple[Span, ...],
-    *,
-    heads: tuple[int, int],
-    scaling: float,
-    bf16: bool,
+    qkv_NO: torch.Tensor, groups: tuple[ExampleGroup, ...], *, heads: tuple[int, int], bf16: bool
 ) -> torch.Tensor:
     """Attention's output before the output projection, (N, J*D) in the dtype of `qkv_NO`.
 
-    `qkv_NO`: queries, keys and values of each token, (J + 2K) * D numbers; `heads`: (J, K). `cos_ND`,
-    `sin_ND`: the rotary embedding, whose halves are equal; differentiable by `qkv_NO` only.
+    `qkv_NO`: queries, keys and values of each token, (J + 2K) * D numbers; `heads`: (J, K).
     """
-    apply: Any = _SegmentAttention.apply
-    out_NP: torch.Tensor = apply(qkv_NO, cos_ND, sin_ND, spans, heads, scaling, bf16)
+    apply: Any = _GroupedAttention.apply
+    out_NP: torch.Tensor = apply(qkv_NO, groups, heads, bf16)
     return out_NP
 
 
-class _SegmentAttention(torch.autograd.Function):
+class _GroupedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        qkv_NO: torch.Tensor,
-        cos_ND: torch.Tensor,
-        sin_ND: torch.Tensor,
-        spans: tuple[Span, ...],
-        heads: tuple[int, int],
-        scaling: float,
-        bf16: bool,
+        ctx: Any, qkv_NO: torch.Tensor, groups: tuple[ExampleGroup, ...], heads: tuple[int, int], bf16: bool
     ) -> torch.Tensor:
         queries, keys = heads
-        count, head_dim = len(qkv_NO), cos_ND.shape[-1]
-        exact = torch.promote_types(qkv_NO.dtype, torch.float32)
-        qkv_XND = qkv_NO.view(count, queries + 2 * keys, head_dim).transpose(0, 1)
-        qkv_XND = qkv_XND.to(exact, memory_format=torch.contiguous_format, copy=True)
-        rotate_(qkv_XND[: queries + keys], cos_ND, sin_ND)
-        qkv_XND[:queries] *= scaling
-        out_NJD = torch.empty((count, queries, head_dim), dtype=qkv_NO.dtype)
-        out_KGND = out_NJD.view(count, keys, queries // keys, head_dim).permute(1, 2, 0, 3)
+        count, head_dim = len(qkv_NO), qkv_NO.shape[-1] // (queries + 2 * keys)
+        out_NJD = qkv_NO.new_empty((count + 1, queries, head_dim))
+        saved: list[torch.Tensor] = []
         with _products_in_bf16(bf16):
-            for block in _blocks(qkv_XND, spans, heads):
-                weights_KSM = block.weights()
-                part = torch.bmm(weights_KSM, block.v_KMD)
-                out_KGND[:, :, block.first : block.last] = part.view(keys, -1, block.rows, head_dim)
-        ctx.save_for_backward(qkv_XND, cos_ND, sin_ND)
-        ctx.facts = spans, heads, scaling, bf16, qkv_NO.dtype
-        return out_NJD.view(count, queries * head_dim)
+            for group in groups:
+                own = _read(qkv_NO, group, heads)
+                out_EJRD, weights = own.attend()
+                _write(out_NJD, group, [out_EJRD])
+                saved += [own.q_EJRD, own.k_EKRD, own.v_EKRD]
+                if group.places <= KEEP:
+                    saved += weights
+        ctx.save_for_backward(*saved)
+        ctx.facts = groups, heads, bf16, qkv_NO.dtype
+        return out_NJD[:count].view(count, -1)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_NP: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        qkv_XND, cos_ND, sin_ND = ctx.saved_tensors
-        spans, heads, scaling, bf16, dtype = ctx.facts
-        queries, keys = heads
-        _, count, head_dim = qkv_XND.shape
-        grad_KGND = grad_NP.view(count, keys, queries // keys, head_dim).permute(1, 2, 0, 3)
-        slope_XND = torch.empty_like(qkv_XND)
-        slope_KGND = slope_XND[:queries].view(keys, -1, count, head_dim)
-        key_slope_KND, value_slope_KND = slope_XND[queries : queries + keys], slope_XND[queries + keys :]
+        groups, (queries, keys), bf16, dtype = ctx.facts
+        saved = iter(ctx.saved_tensors)
+        count, head_dim = len(grad_NP), grad_NP.shape[-1] // queries
+        slope_NXD = grad_NP.new_empty((count + 1, queries + 2 * keys, head_dim), dtype=dtype)
         with _products_in_bf16(bf16):
-            for block in _blocks(qkv_XND, spans, heads):
-                part = slice(block.first, block.last)
-                grad_KSD = grad_KGND[:, :, part].to(qkv_XND.dtype).reshape(keys, -1, head_dim)
-                weights_KSM = block.weights()
-                into_values = torch.bmm(weights_KSM.transpose(1, 2), grad_KSD)
-                by_weight_KSM = torch.bmm(grad_KSD, block.v_KMD.transpose(1, 2))
-                by_score_KSM = torch.ops.aten._softmax_backward_data(
-                    by_weight_KSM, weights_KSM, -1, weights_KSM.dtype
-                )
-                slope_KGND[:, :, part] = torch.bmm(by_score_KSM, block.k_KMD).view(
-                    keys, -1, block.rows, head_dim
-                )
-                into_keys = torch.bmm(by_score_KSM.transpose(1, 2), block.q_KSD)
-                _gather(value_slope_KND, into_values, block)
-                _gather(key_slope_KND, into_keys, block)
-        slope_XND[:queries] *= scaling
-        rotate_(slope_XND[: queries + keys], cos_ND, -sin_ND)
-        slope_NO = slope_XND.transpose(0, 1).to(dtype, memory_format=torch.contiguous_format)
-        return slope_NO.reshape(count, -1), None, None, None, None, None, None
+            for group in groups:
+                own = _Heads(next(saved), next(saved), next(saved))
+                kept = next(saved) if group.places <= KEEP else None
+                rows = grad_NP.index_select(0, group.source).index_fill_(0, group.empty, 0)
+                grad_ERJD = rows.view(group.examples, group.places, queries, head_dim)
+                grad_EJRD = grad_ERJD.transpose(1, 2).to(own.q_EJRD.dtype).contiguous()
+                q_slope, k_slope, v_slope = own.differentiate(grad_EJRD, kept)
+                _turn_back(q_slope, group.scaled_turn)
+                _turn_back(k_slope, group.turn)
+                _write(slope_NXD, group, [q_slope, k_slope, v_slope])
+        return slope_NXD[:count].view(count, -1), None, None, None
 
 
-def rotate_(x_XND: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor) -> None:
-    """Turn each pair (d, d + D/2) of every head by its token's angle, in place; the turn back is the same
-    with the sine negated."""
-    half = x_XND.shape[-1] // 2
-    cos, sin = cos_ND[:, :half], sin_ND[:, :half]
-    first, second = x_XND[..., :half], x_XND[..., half:]
+def _read(qkv_NO: torch.Tensor, group: ExampleGroup, heads: tuple[int, int]) -> _Heads:
+    """The group's queries and keys, turned, and values, in fp32 or wider."""
+    queries, keys = heads
+    exact = torch.promote_types(qkv_NO.dtype, torch.float32)
+    rows = qkv_NO.index_select(0, group.source)
+    qkv_ERXD = rows.view(group.examples, group.places, queries + 2 * keys, -1)
+    q, k, v = (
+        part.transpose(1, 2).to(exact, memory_format=torch.contiguous_format, copy=True)
+        for part in torch.split(qkv_ERXD, [queries, keys, keys], dim=2)
+    )
+    _turn(q, group.scaled_turn)
+    _turn(k, group.turn)
+    return _Heads(q, k, v)
+
+
+def _write(into_NXD: torch.Tensor, group: ExampleGroup, parts: Sequence[torch.Tensor]) -> None:
+    """Put the group's places (E, heads, R, D), the parts' heads side by side, where their tokens are."""
+    rows_ERXD = into_NXD.new_empty((group.examples, group.places, *into_NXD.shape[1:]))
+    first = 0
+    for part in parts:
+        rows_ERXD[:, :, first : first + part.shape[1]] = part.transpose(1, 2)
+        first += part.shape[1]
+    into_NXD.index_copy_(0, group.target, rows_ERXD.flatten(0, 1))
+
+
+@dataclass(frozen=True)
+class _Heads:
+    """Queries, keys and values of a group, with attention over them in blocks of queries."""
+
+    q_EJRD: torch.Tensor
+    k_EKRD: torch.Tensor
+    v_EKRD: torch.Tensor
+
+    def attend(self) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """The output (E, J, R, D), and each block's weights."""
+        parts, kept = [], []
+        for first, last in self._blocks():
+            weights = self._weights(first, last)
+            parts.append(torch.bmm(weights, _upto(self.v_EKRD, last)))
+            kept.append(weights)
+        return self._joined(parts), kept
+
+    def differentiate(
+        self, grad_EJRD: torch.Tensor, kept: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Gradients of queries, keys and values, from that of the output. `kept`: the weights, where there is
+        one block and they were kept."""
+        q_parts: list[torch.Tensor] = []
+        k_slope = v_slope = None
+        for first, last in reversed(self._blocks()):  # the last block first: it sees every key
+            weights = self._weights(first, last) if kept is None else kept
+            grad = self._block(grad_EJRD, first, last)
+            by_weight = torch.bmm(grad, _upto(self.v_EKRD, last).transpose(1, 2))
+            by_score = torch.ops.aten._softmax_backward_data(by_weight, weights, -1, weights.dtype)
+            q_parts.insert(0, torch.bmm(by_score, _upto(self.k_EKRD, last)))
+            into_k = torch.bmm(by_score.transpose(1, 2), self._block(self.q_EJRD, first, last))
+            into_v = torch.bmm(weights.transpose(1, 2), grad)
+            if k_slope is None or v_slope is None:
+                k_slope, v_slope = into_k, into_v
+            else:
+                k_slope[:, :last] += into_k
+                v_slope[:, :last] += into_v
+        assert k_slope is not None
+        assert v_slope is not None
+        return self._joined(q_parts), k_slope.view_as(self.k_EKRD), v_slope.view_as(self.v_EKRD)
+
+    def _blocks(self) -> list[tuple[int, int]]:
+        places = self.q_EJRD.shape[2]
+        return [(first, min(first + BLOCK, places)) for first in range(0, places, BLOCK)]
+
+    def _weights(self, first: int, last: int) -> torch.Tensor:
+        """Softmax of the scores of queries `first` to `last`, (E*K, G*S, M); 0 for later tokens."""
+        scores = torch.bmm(self._block(self.q_EJRD, first, last), _upto(self.k_EKRD, last).transpose(1, 2))
+        rows = last - first
+        scores.view(-1, rows, last)[..., first:] += _later(BLOCK, scores.dtype)[:rows, :rows]
+        return torch.softmax(scores, -1)
+
+    def _block(self, x_EJRD: torch.Tensor, first: int, last: int) -> torch.Tensor:
+        """(E*K, G*S, D): the query heads of one key head below each other."""
+        examples, keys, places, head_dim = self.k_EKRD.shape
+        grouped = x_EJRD.view(examples * keys, -1, places, head_dim)
+        return grouped[:, :, first:last].reshape(examples * keys, -1, head_dim)
+
+    def _joined(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """(E, J, R, D) of the blocks' (E*K, G*S, D)."""
+        groups = self.q_EJRD.shape[1] // self.k_EKRD.shape[1]
+        blocks = [part.view(len(part), groups, -1, part.shape[-1]) for part in parts]
+        joined = blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
+        return joined.view_as(self.q_EJRD)
+
+
+def _upto(x_EKRD: torch.Tensor, last: int) -> torch.Tensor:
+    """(E*K, M, D): the keys or values of the first `last` places."""
+    return x_EKRD.flatten(0, 1)[:, :last]
+
+
+def _turn(x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """Turn each pair (d, d + D/2) by its token's angle, and scale it as `turn` is scaled, in place."""
+    cos, sin = turn
+    first, second = x.chunk(2, dim=-1)
     crossed = first * sin
     first.mul_(cos).addcmul_(second, sin, value=-1)
     second.mul_(cos).add_(crossed)
 
 
-class _Block:
-    """The queries `first` to `last` of one example, and the keys from the example's start on."""
-
-    def __init__(self, qkv_XND: torch.Tensor, span: Span, first: int, heads: tuple[int, int]) -> None:
-        queries, keys = heads
-        self.start, self.first = span[0], first
-        self.last = min(first + BLOCK, span[1])
-        self.rows = self.last - self.first
-        self.closes = self.last == span[1]
-        q_KGND = qkv_XND[:queries].view(keys, queries // keys, *qkv_XND.shape[1:])
-        self.q_KSD = q_KGND[:, :, self.first : self.last].reshape(keys, -1, qkv_XND.shape[-1])
-        self.k_KMD = qkv_XND[queries : queries + keys, self.start : self.last]
-        self.v_KMD = qkv_XND[queries + keys :, self.start : self.last]
-
-    def weights(self) -> torch.Tensor:
-        """Softmax of the scores, (K, S of every query head of the group, M); exactly 0 for later tokens."""
-        scores_KSM = torch.bmm(self.q_KSD, self.k_KMD.transpose(1, 2))
-        of_queries = scores_KSM.view(len(self.k_KMD), -1, self.rows, self.last - self.start)
-        of_queries[..., -self.rows :] += _later(scores_KSM.dtype)[: self.rows, : self.rows]
-        return torch.softmax(scores_KSM, -1)
-
-
-def _blocks(qkv_XND: torch.Tensor, spans: tuple[Span, ...], heads: tuple[int, int]) -> Iterator[_Block]:
-    """Every block of queries, the last of an example first."""
-    for span in spans:
-        for first in reversed(range(*span, BLOCK)):
-            yield _Block(qkv_XND, span, first, heads)
-
-
-def _gather(slope_KND: torch.Tensor, part_KMD: torch.Tensor, block: _Block) -> None:
-    """A block's part of the gradient of its keys or values: the example's last block, which comes first and
-    sees them all, sets it, the others add to it."""
-    into = slope_KND[:, block.start : block.last]
-    if block.closes:
-        into.copy_(part_KMD)
-    else:
-        into.add_(part_KMD)
+def _turn_back(x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """The transpose of `_turn`."""
+    _turn(x, (turn[0], -turn[1]))
 
 
 @lru_cache(maxsize=4)
-def _later(dtype: torch.dtype) -> torch.Tensor:
-    """(BLOCK, BLOCK): minus infinity where the key is later than the query, else 0."""
-    return torch.full((BLOCK, BLOCK), -torch.inf, dtype=dtype).triu(1)
+def _later(size: int, dtype: torch.dtype) -> torch.Tensor:
+    """(size, size): minus infinity where the key is later than the query, else 0."""
+    return torch.full((size, size), -torch.inf, dtype=dtype).triu(1)
 
 
 @contextmanager

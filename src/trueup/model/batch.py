@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .load import LoadedModel
-from .loss import CHUNK_ROWS, chunked_loss
+from .loss import ROWS_AT_ONCE, chunked_loss
 from .precision import Precision
 
 
@@ -42,7 +42,7 @@ class BatchTensors:
 
 
 def batch_loss(
-    loaded: LoadedModel, batch: BatchTensors, precision: Precision, *, chunk_rows: int = CHUNK_ROWS
+    loaded: LoadedModel, batch: BatchTensors, precision: Precision, *, chunk_rows: int = ROWS_AT_ONCE
 ) -> torch.Tensor:
     """Cross-entropy in nats summed over the micro-batch's supervised tokens, a scalar with a gradient path.
 

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from .attention import Span, attend, spans_of
+from .attention import ExampleGroup, attend, groups_of, spans_of
 from .layers import Adapter, add_and_norm, gated, project
 
 
 @dataclass(frozen=True)
-class Group:
+class Projection:
     """Linear layers of one input, their outputs side by side. Frozen ones share one weight, of which theirs
     are views; trained ones keep their own and are cast for every micro-batch."""
 
@@ -41,24 +41,24 @@ class Layer:
     """One decoder layer: norms and projections in the order in which they are used."""
 
     input_norm: Any
-    qkv: Group
-    out: Group
+    qkv: Projection
+    out: Projection
     feed_norm: Any
-    gate_up: Group
-    down: Group
-    scaling: float
+    gate_up: Projection
+    down: Projection
 
 
 @dataclass(frozen=True)
 class Decoder:
     """`dtype` is that of the matrix products, whatever torch.autocast says; the residual stream has the
-    embedding's. `heads`: of queries, of keys and values."""
+    embedding's. `heads`: of queries, of keys and values; `scaling`: of attention's scores."""
 
     embedding: nn.Module
     rotary: nn.Module
     layers: tuple[Layer, ...]
     norm: Any
     heads: tuple[int, int]
+    scaling: float
     dtype: torch.dtype
     checkpointing: bool  # a layer keeps only its input, and is computed again in the backward pass
     head_weight_VH: torch.Tensor  # in `dtype` where it is frozen
@@ -70,15 +70,14 @@ class Decoder:
         with torch.autocast(tokens_BT.device.type, enabled=False):
             embedded_BTH = self.embedding(tokens_BT)
             cos_ND, sin_ND = (part.flatten(0, 1) for part in self.rotary(embedded_BTH, positions_BT))
-            normed_NH = self._run(embedded_BTH.flatten(0, 1), cos_ND, sin_ND, spans_of(segments_BT))
+            groups = groups_of(spans_of(segments_BT), cos_ND, sin_ND, scaling=self.scaling)
+            normed_NH = self._run(embedded_BTH.flatten(0, 1), groups)
         return normed_NH.view(*tokens_BT.shape, -1)
 
-    def _run(
-        self, stream_NH: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor, spans: tuple[Span, ...]
-    ) -> torch.Tensor:
+    def _run(self, stream_NH: torch.Tensor, groups: tuple[ExampleGroup, ...]) -> torch.Tensor:
         change_NH = None
         for layer in self.layers:
-            run = partial(self._layer, layer, cos_ND=cos_ND, sin_ND=sin_ND, spans=spans)
+            run = partial(self._layer, layer, groups)
             if self.checkpointing and torch.is_grad_enabled():
                 stream_NH, change_NH = checkpoint(run, stream_NH, change_NH, use_reentrant=False)
             else:
@@ -88,18 +87,15 @@ class Decoder:
     def _layer(
         self,
         layer: Layer,
+        groups: tuple[ExampleGroup, ...],
         stream_NH: torch.Tensor,
         change_NH: torch.Tensor | None,
-        *,
-        cos_ND: torch.Tensor,
-        sin_ND: torch.Tensor,
-        spans: tuple[Span, ...],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(the stream after attention, what the feed-forward part adds to it)."""
         bf16 = self.dtype == torch.bfloat16
         stream_NH, normed_NH = self._normed(layer.input_norm, stream_NH, change_NH)
         qkv_NO = layer.qkv(normed_NH)
-        seen_NP = attend(qkv_NO, cos_ND, sin_ND, spans, heads=self.heads, scaling=layer.scaling, bf16=bf16)
+        seen_NP = attend(qkv_NO, groups, heads=self.heads, bf16=bf16)
         stream_NH, normed_NH = self._normed(layer.feed_norm, stream_NH, layer.out(seen_NP))
         return stream_NH, layer.down(gated(layer.gate_up(normed_NH)))
 
@@ -151,6 +147,7 @@ def build_decoder(base: Any, dtype: torch.dtype) -> Decoder:
         layers=tuple(_layer(layer, dtype) for layer in decoder.layers),
         norm=decoder.norm,
         heads=(config.num_attention_heads, config.num_key_value_heads),
+        scaling=_only_scaling(decoder.layers),
         dtype=dtype,
         checkpointing=bool(base.is_gradient_checkpointing),
         head_weight_VH=_frozen_as(base.get_output_embeddings().weight, dtype),
@@ -184,6 +181,13 @@ def _require_layer(layer: Any) -> None:
             raise UnsupportedError("its adapters drop out inputs")
 
 
+def _only_scaling(layers: Any) -> float:
+    found = {float(layer.self_attn.scaling) for layer in layers}
+    if len(found) != 1:
+        raise UnsupportedError("its layers scale attention differently")
+    return found.pop()
+
+
 def _require_norm(norm: Any) -> None:
     if not hasattr(norm, "variance_epsilon"):
         raise UnsupportedError(f"{type(norm).__name__} is not an RMSNorm")
@@ -198,14 +202,13 @@ def _layer(layer: Any, dtype: torch.dtype) -> Layer:
         feed_norm=layer.post_attention_layernorm,
         gate_up=_group((feed.gate_proj, feed.up_proj), dtype),
         down=_group((feed.down_proj,), dtype),
-        scaling=attention.scaling,
     )
 
 
-def _group(modules: tuple[Any, ...], dtype: torch.dtype) -> Group:
+def _group(modules: tuple[Any, ...], dtype: torch.dtype) -> Projection:
     linears = tuple(getattr(module, "base_layer", module) for module in modules)
     if any(linear.weight.requires_grad for linear in linears):
-        return Group(linears, None, None, ())
+        return Projection(linears, None, None, ())
     weight_OI = torch.cat([linear.weight.detach().to(dtype) for linear in linears])
     biases = [linear.bias for linear in linears]
     bias_O = None
@@ -220,7 +223,7 @@ def _group(modules: tuple[Any, ...], dtype: torch.dtype) -> Group:
             down, up = module.lora_A["default"].weight, module.lora_B["default"].weight
             adapters.append(Adapter(down, up, module.scaling["default"], first, last))
         first = last
-    return Group(linears, weight_OI, bias_O, tuple(adapters))
+    return Projection(linears, weight_OI, bias_O, tuple(adapters))
 
 
 def _frozen_as(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
