@@ -87,6 +87,7 @@ def run(
         flops = training_flops(SMOL, tokens=width, head_rows=rows, attention_sum_sq=width**2, causal=False)
         seconds = fixed_s + per_flop_s * flops
         step = make_step(number, step_s=seconds, processed_tokens=width, shape=(1, width), head_rows=rows)
+        step = step.model_copy(update={"attention_sum_sq": width**2})
         steps.append(step.model_copy(update={"useful_tokens": rows, "supervised_tokens": rows}))
     header = {
         "recipe": LIKE if recipe is None else recipe,

@@ -306,3 +306,18 @@ def test_planning_keeps_no_object_for_each_example() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 200 * count  # a tuple of one integer alone takes 48 bytes, and a list slot 8 more
+
+
+def test_attention_by_example_costs_every_arrangement_the_same() -> None:
+    """Packed rows lose by attention over whole rows, not where each example is walked alone."""
+    lengths = long_tail(400)
+    by_row = profile_of().model_copy(
+        update={"pair_s": profile_of().token_s.model_copy(update={"value": 1e-3})}
+    )
+    by_example = by_row.model_copy(update={"attention": "example"})
+    assert planner_of(lengths, budget=2048, profile=by_row).plan().strategy != "pack"
+    plan = planner_of(lengths, budget=2048, profile=by_example).plan()
+    assert plan.strategy == "pack"
+    longer = {one.strategy: one.total_s for one in plan.alternatives}
+    attention_s = 1e-3 * float((lengths.astype(float) ** 2).sum())
+    assert all(total is not None and total > attention_s for total in longer.values())

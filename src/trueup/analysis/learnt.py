@@ -60,7 +60,7 @@ def learnt_profile(
     edges = tuple(dict.fromkeys(edge for record in found for edge in _refused(record.events)))
     runs: dict[CompileMode, list[list[_MicroBatches]]] = {}
     for record in found:
-        points = _points(record, dims)
+        points = _points(record, known, dims)
         if len(points) >= FEWEST_STEPS:
             runs.setdefault(_mode(record), []).append(points)
     known = known.model_copy(update={"memory_edges": edges, **_seconds(runs.get("none", []), known, dims)})
@@ -90,18 +90,21 @@ def _mode(record: RunRecord) -> CompileMode:
     return value if value in ("layer", "model") else "none"  # type: ignore[return-value]
 
 
-def _points(record: RunRecord, dims: ModelDims) -> list[_MicroBatches]:
+def _points(record: RunRecord, known: PlatformProfile, dims: ModelDims) -> list[_MicroBatches]:
     ranks = world_size(record)
+    by_example = known.attention == "example" and _mode(record) == "none"
     return [
-        _MicroBatches(_work(step, dims) / step.micro_batches, ranks * step.step_s / step.micro_batches)
+        _MicroBatches(
+            _work(step, dims, by_example) / step.micro_batches, ranks * step.step_s / step.micro_batches
+        )
         for step in unlabelled(record.steps)
         if step.micro_batches and step.step_s > 0
     ]
 
 
-def _work(step: Step, dims: ModelDims) -> float:
+def _work(step: Step, dims: ModelDims, by_example: bool) -> float:
     """Model FLOPs that the device did, padding and masked pairs included."""
-    pairs = step.processed_tokens * step.shape[1]
+    pairs = step.attention_sum_sq if by_example else step.processed_tokens * step.shape[1]
     return training_flops(
         dims,
         tokens=step.processed_tokens,

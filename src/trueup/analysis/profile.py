@@ -21,7 +21,7 @@ from .flops import head_row_flops, training_flops
 
 MULTIPLES = {"cpu": 8, "cuda": 64, "neuron": 128}  # widths that fill the device's tiles
 _LAB = "SmolLM2-135M, LoRA, fp32, two AVX2 cores"
-# 4 x 128 tokens at 185 tokens/s, masked pairs counted and the fixed part set aside
+# 4 x 128 tokens at 185 tokens/s, all pairs counted and the fixed part set aside
 CPU_FLOPS_PER_S = 110e9
 # Share of the published bf16 peak that published LoRA and pre-training runs reach.
 PEAK_SHARES = {
@@ -50,6 +50,7 @@ def estimated_profile(
         token_s=_of_flops(rate, "s/token", token_flops(dims)),
         pair_s=_of_flops(rate, "s/pair", pair_flops(dims)),
         head_row_s=_of_flops(rate, "s/row", head_row_flops(dims)),
+        attention="example" if device_kind == "cpu" else "row",  # model/attention.py
         compile={} if static else {mode: _compile_figures(mode, dims) for mode in _MODES},
     )
 
@@ -60,7 +61,7 @@ def token_flops(dims: ModelDims) -> float:
 
 
 def pair_flops(dims: ModelDims) -> float:
-    """Training FLOPs of one query with one key over all layers. With an explicit mask all pairs of a row are
+    """Training FLOPs of one query with one key over all layers. All pairs of a row, or of an example, are
     computed, the masked ones too."""
     return training_flops(dims, tokens=0, head_rows=0, attention_sum_sq=1, causal=False)
 

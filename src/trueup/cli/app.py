@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bill, cache, calibrate, export, prepare, recipe, report, runs, train
+from . import bill, cache, calibrate, export, prepare, recipe, report, runs, shapes, train
 
 app = typer.Typer(
     name="trueup",
@@ -41,4 +41,5 @@ app.command("report")(report.report)
 app.command("export")(export.export)
 app.add_typer(cache.app, name="cache")
 app.add_typer(recipe.app, name="recipe")
+app.add_typer(shapes.app, name="shapes")
 app.command("calibrate")(calibrate.calibrate)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from .output import JSON_OPTION, print_json, print_rich, say, stdout_reserved
 from .recipe import RECIPE_ARGUMENT, SET_OPTION
+
+if TYPE_CHECKING:
+    from trueup.data import Prepared
+    from trueup.recipe import Recipe
 
 
 def prepare(
@@ -26,7 +30,7 @@ def prepare(
 
     loaded = load_recipe(recipe, [*overrides, *(["data.strict=true"] if strict else [])])
     with stdout_reserved():
-        prepared, tokenizer = _prepare(loaded.recipe)
+        prepared, tokenizer, _ = prepare_data_of(loaded.recipe)
         report = prepared.report()
         examples = _examples(prepared, tokenizer, show) if show else []
         page = _write_page(out, prepared, tokenizer, show) if out else None
@@ -43,8 +47,8 @@ def prepare(
         say(f"wrote {page['path']} ({page['bytes'] / 1e3:,.0f} kB)")
 
 
-def _prepare(recipe: Any) -> tuple[Any, Any]:
-    """The prepared data and the tokenizer."""
+def prepare_data_of(recipe: Recipe) -> tuple[Prepared, Any, dict[str, Any]]:
+    """The prepared data, the tokenizer, and the model's config."""
     from trueup.data import prepare as prepare_data
     from trueup.home import find_home
     from trueup.model.builtin import resolve_model
@@ -55,8 +59,9 @@ def _prepare(recipe: Any) -> tuple[Any, Any]:
         home.for_writing()
     resolved = resolve_model(recipe.model.path, home.path, say=say)
     tokenizer = load_tokenizer(resolved)
-    vocab_size = int(read_config(resolved)["vocab_size"])
-    return prepare_data(recipe.data, tokenizer, home.data, vocab_size=vocab_size), tokenizer
+    config = read_config(resolved)
+    prepared = prepare_data(recipe.data, tokenizer, home.data, vocab_size=int(config["vocab_size"]))
+    return prepared, tokenizer, config
 
 
 def _examples(prepared: Any, tokenizer: Any, count: int) -> list[dict[str, Any]]:

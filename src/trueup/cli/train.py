@@ -27,6 +27,12 @@ def train(
     name: str | None = typer.Option(
         None, "--name", help="Name of the run; must be new. Default: the recipe's."
     ),
+    trust_cache: bool = typer.Option(
+        False, "--trust-cache", help="Use compiled code that another home signed: you trust who made it."
+    ),
+    strict_shapes: bool = typer.Option(
+        False, "--strict-shapes", help="End the run as failed when anything is compiled after the warm-up."
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Run a recipe and record it. Ctrl-C ends it after the current step; what was measured is kept."""
@@ -35,7 +41,7 @@ def train(
     loaded = load_recipe(recipe, overrides)
     home = find_home().for_writing()
     with stdout_reserved():
-        outcome, leads, whole = _run(loaded, home, name)
+        outcome, leads, whole = _run(loaded, home, name, trust_cache=trust_cache, strict_shapes=strict_shapes)
     if leads:
         _tell(outcome, as_json)
     if outcome.error is not None:
@@ -44,7 +50,9 @@ def train(
         raise typer.Exit(1)
 
 
-def _run(loaded: LoadedRecipe, home: Home, name: str | None) -> tuple[Outcome, bool, bool]:
+def _run(
+    loaded: LoadedRecipe, home: Home, name: str | None, *, trust_cache: bool, strict_shapes: bool
+) -> tuple[Outcome, bool, bool]:
     """The run's outcome, whether this process is the rank that records and prints, and whether the home holds
     all that the run should leave there: its record and its weights."""
     from trueup.schema.run import HEADER_FILE
@@ -52,6 +60,8 @@ def _run(loaded: LoadedRecipe, home: Home, name: str | None) -> tuple[Outcome, b
     from trueup.train.run import execute, price_of
     from trueup.train.session import Places, find_device
     from trueup.train.weights import kept
+
+    from .profiles import learnt
 
     price = price_of(loaded.recipe)  # a mistake in the recipe, if it is one, before anything is recorded
     world, device = find_device(loaded.recipe)
@@ -73,6 +83,9 @@ def _run(loaded: LoadedRecipe, home: Home, name: str | None) -> tuple[Outcome, b
             places=Places(home.path, home.data, folder / "weights"),
             sink=sink,
             stream=sys.stderr if world.leads else None,
+            profile=learnt(loaded.recipe, device) if world.leads else None,
+            trust_cache=trust_cache,
+            strict_shapes=strict_shapes,
         )
     finally:
         if outcome is None and world.leads and not (folder / HEADER_FILE).exists():

@@ -21,7 +21,8 @@ class Costs:
 
     token_s: float = 1.0
     micro_batch_s: float = 0.0
-    pair_s: float = 0.0
+    pair_s: float = 0.0  # where attention is over whole rows
+    example_pair_s: float = 0.0  # where it is over each example: then it is the same in every arrangement
     head_row_s: float = 0.0
     first_shape_s: float | None = 0.0
     further_shape_s: float | None = 0.0
@@ -43,17 +44,20 @@ class Costs:
         if profile.token_s.value is None:
             return cls(**compiles)
         ratio = 1.0 if figures is None else _or(figures.step_ratio, 1.0)
+        by_example = mode == "none" and profile.attention == "example"
+        pair_s = ratio * _or(profile.pair_s, 0.0)
         return cls(
             token_s=ratio * profile.token_s.value,
             micro_batch_s=ratio * _or(profile.micro_batch_s, 0.0),
-            pair_s=ratio * _or(profile.pair_s, 0.0),
+            pair_s=0.0 if by_example else pair_s,
+            example_pair_s=pair_s if by_example else 0.0,
             head_row_s=_or(profile.head_row_s, 0.0),
             known=True,
             **compiles,
         )
 
     def seconds(self, rows: ArrayLike, width: ArrayLike) -> NDArray[np.float64]:
-        """Of micro-batches of these shapes, the head left out; none for no rows."""
+        """Of micro-batches of these shapes, the head and attention by example left out; none for no rows."""
         rows_, width_ = np.asarray(rows, dtype=np.float64), np.asarray(width, dtype=np.float64)
         tokens = rows_ * width_
         return self.micro_batch_s * (rows_ > 0) + tokens * (self.token_s + self.pair_s * width_)

@@ -26,7 +26,7 @@ class Layout:
     training: Arrangement
     evaluation: tuple[Shape, ...]
     processed_tokens: int  # of an epoch
-    attended_width: float  # of the row that a processed token is in, on average
+    attended_width: float  # keys that attention is computed with for a processed token, on average
     padding_share: float
     head_padding_share: float
     compile_s: float | None
@@ -82,13 +82,16 @@ def lay_out(
     chunk = chunk_rows or 1
     head_B = supervised_B if chunk_rows is None else np.maximum(1, -(-supervised_B // chunk)) * chunk
     head_rows = int(head_B.sum())  # as batches.head_rows has it of one micro-batch
-    epoch_s = float(costs.seconds(epoch.height_B, epoch.width_B).sum()) + head_rows * costs.head_row_s
+    rows_pairs = int((epoch.height_B * epoch.width_B**2).sum())
+    example_pairs = int((data.lengths_N.astype(np.int64) ** 2).sum())
+    epoch_s = float(costs.seconds(epoch.height_B, epoch.width_B).sum())
+    epoch_s += head_rows * costs.head_row_s + example_pairs * costs.example_pair_s
     compile_s = costs.compile_s(len(training.shapes), len(evaluation))
     total_s = None
     if costs.known and compile_s is not None:
         warm_up_s = sum(float(costs.seconds(*shape)) for shape in training.shapes)
         total_s = compile_s + warm_up_s + passes * epoch_s
-    pairs = int((epoch.height_B * epoch.width_B**2).sum())
+    pairs = example_pairs if costs.example_pair_s else rows_pairs
     return Layout(
         *(strategy, mode, static, full, training, evaluation, epoch.processed_tokens),
         attended_width=pairs / max(1, epoch.processed_tokens),
@@ -112,7 +115,7 @@ def verdict(layout: Layout, best: Layout) -> str:
     if layout.padding_share > best.padding_share + 0.0005:
         why.append(f"{layout.padding_share:.1%} padding instead of {best.padding_share:.1%}")
     if layout.attended_width > 1.05 * best.attended_width:
-        why.append(f"attention over rows of {layout.attended_width:.0f}, not {best.attended_width:.0f}")
+        why.append(f"attention with {layout.attended_width:.0f} keys a token, not {best.attended_width:.0f}")
     more_batches = layout.training.batches - best.training.batches
     if more_batches > 0:
         why.append(f"{more_batches} more micro-batches an epoch")

@@ -5,6 +5,8 @@ figure, or unavailable with the reason."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from .measurement import Frozen, Measurement
@@ -31,7 +33,9 @@ class CompileFigures(Frozen):
 class PlatformProfile(Frozen):
     """One device with one model. Seconds of an eager micro-batch, forward and backward, are
 
-    `micro_batch_s` + `token_s` x processed tokens + `pair_s` x rows x width² + `head_row_s` x head rows.
+    `micro_batch_s` + `token_s` x processed tokens + `pair_s` x pairs + `head_row_s` x head rows. The pairs of
+    queries and keys are rows x width², or, where eager `attention` walks the examples, the sum of their
+    squared lengths.
     """
 
     device_kind: str
@@ -42,5 +46,6 @@ class PlatformProfile(Frozen):
     token_s: Measurement  # all but attention scores and head
     pair_s: Measurement  # attention scores of one query with one key, all layers
     head_row_s: Measurement
+    attention: Literal["row", "example"] = "row"
     compile: dict[CompileMode, CompileFigures] = Field(default_factory=dict)
     memory_edges: tuple[Shape, ...] = ()  # shapes that ran out of memory
