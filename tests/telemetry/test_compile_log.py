@@ -14,7 +14,12 @@ import pytest
 import torch
 import torch._dynamo
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
-from torch._dynamo.utils import CompilationMetrics, counters, get_compilation_metrics
+from torch._dynamo.utils import (
+    CompilationMetrics,
+    clear_compilation_metrics,
+    counters,
+    get_compilation_metrics,
+)
 
 from trueup.telemetry import CompileLog, MemorySink, Timeline
 
@@ -226,6 +231,25 @@ def test_compiles_from_before_torch_was_listened_to_are_counted(monkeypatch: pyt
     )
     (only,) = compile_log.poll()
     assert (only.seconds, only.cause, only.in_span) == (1.5, "first compile of f (model.py:3)", False)
+    compile_log.close()
+
+
+def test_a_compiler_imported_after_the_log_is_listened_to_before_it_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hidden = {name: sys.modules[name] for name in ("torch._dynamo.callback", "torch._dynamo.utils")}
+    for name in hidden:
+        monkeypatch.delitem(sys.modules, name)
+    timeline = Timeline(MemorySink(), time.perf_counter())
+    compile_log = CompileLog(timeline)
+    for name, module in hidden.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    function: Any = compiled()
+    clear_compilation_metrics()
+    compile_log.working_on("training", (1, 3))
+    function(torch.ones(3))
+    (only,) = compile_log.poll()
+    assert only.in_span
     compile_log.close()
 
 

@@ -87,7 +87,9 @@ class CompileLog:
         self._listen()
 
     def working_on(self, phase: str, shape: Shape) -> None:
-        """What is run from now on: compiles are told with it."""
+        """What is run from now on: compiles are told with it. Also where torch's compiler, imported since
+        the last call, is begun to be listened to: before it compiles."""
+        self._listen()
         self._about = {"phase": phase, "shape": list(shape)}
 
     def warm(self) -> None:
