@@ -61,7 +61,7 @@ def test_every_alternative_and_every_figure_is_shown() -> None:
     )
     text = shown(plan, profile)
     for part in (
-        *("pack, compile none: least time", "training 1 x 512; evaluation none", "562 steps an epoch"),
+        *("pack, compile none: least time", "training 1 x 512; evaluation none", "steps an epoch: 562"),
         *("chosen", "its shapes follow the data", "1.9 %", "2 min 10 s", "some CPU", "measured, n = 3"),
         *("unavailable", "nobody measured it", "0.004 s/token"),
     ):
