@@ -79,10 +79,8 @@ def with_own_decoder(loaded: LoadedModel, compute_dtype: str) -> tuple[LoadedMod
     try:
         decoder = checked_decoder(loaded.base, getattr(torch, compute_dtype))
     except UnsupportedError as error:
-        return loaded, f"transformers' layers with an explicit block-causal mask: {error}"
-    why = (
-        "own layers: each example of a row by itself, no mask, frozen weights kept in the products' precision"
-    )
+        return loaded, f"an explicit block-causal mask: {error}"
+    why = "each example of a row attends by itself, without a mask; frozen weights are in the products' precision"
     return replace(loaded, decoder=decoder), why
 
 
