@@ -33,6 +33,7 @@ CONTESTANTS = (
 )
 ROWS = 8  # examples of one optimizer step: the Trainer's default
 PACKED = 0.98  # part of a packed row that is useful, to find the row that holds as many examples
+PLANS = 4  # tries at trueup's tokens of a step
 TRAINING_SPANS = ("warm_up", "compile", "data_wait", "step", "communication")  # trueup's spans of training
 
 
@@ -70,7 +71,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _base_job(records: int, precision: str) -> Job:
-    """The job of seed 0. trueup's row is made as long as holds the Trainer's examples of one step."""
+    """The job of seed 0."""
     from trueup.data import prepare
     from trueup.device import open_device
     from trueup.model.builtin import resolve_model
@@ -94,15 +95,16 @@ def _base_job(records: int, precision: str) -> Job:
     resolved = resolve_model(recipe.model.path, HOME, say=print)
     prepared = prepare(recipe.data, load_tokenizer(resolved), HOME / "data")
     lengths = prepared.split("train").lengths
-    row = int(lengths.sum()) / math.ceil(len(lengths) / ROWS) / PACKED
-    tokens = max(recipe.data.max_length, math.ceil(row / 8) * 8)
-    settings += [f"shapes.tokens_per_microbatch={tokens}", f"train.tokens_per_step={tokens}"]
+    steps = math.ceil(len(lengths) / ROWS)
+    row_tokens = max(recipe.data.max_length, _aligned(int(lengths.sum()) / steps / PACKED))
     device = open_device("cpu")
+    own = [*settings, *_own_step(settings, row_tokens, steps, least=recipe.data.max_length)]
     return Job(
-        recipe=load_recipe(str(DEMO), settings).recipe.model_dump(mode="json"),
+        recipe=load_recipe(str(DEMO), own).recipe.model_dump(mode="json"),
         model=str(resolved.folder),
         data=str(prepared.folder),
         rows=ROWS,
+        row_tokens=row_tokens,
         bf16=choose_precision(precision, device).policy == "autocast",
         threads=device.choose_threads()[0],
         adapter="",
@@ -110,16 +112,43 @@ def _base_job(records: int, precision: str) -> Job:
     )
 
 
+def _own_step(settings: list[str], tokens: int, steps: int, *, least: int) -> list[str]:
+    """trueup's tokens of a step, for an epoch of about as many steps as the Trainer's under the plan it will
+    choose: what a step holds depends on the strategy."""
+    tried: dict[float, list[str]] = {}
+    for _ in range(PLANS):
+        found = [f"shapes.tokens_per_microbatch={tokens}", f"train.tokens_per_step={tokens}"]
+        command = [sys.executable, "-m", "trueup", "shapes", "plan", str(DEMO), "--json"]
+        for setting in (*settings, *found):
+            command += ["--set", setting]
+        with cold_home(HOME) as cold:
+            done = run_fresh(command, **cold)
+        if done.code:
+            sys.exit(f"the shapes could not be planned: {done.complaint()}")
+        planned = json.loads(done.output)["plan"]["steps_per_epoch"]
+        tried[abs(planned / steps - 1)] = found
+        again = max(least, _aligned(tokens * planned / steps))
+        if again == tokens:
+            break
+        tokens = again
+    return tried[min(tried)]
+
+
+def _aligned(tokens: float) -> int:
+    return math.ceil(tokens / 8) * 8
+
+
 def _about(job: Job) -> str:
     from peers.job import examples
 
     learnt = examples(job.data, "train")
     tokens, supervised = sum(len(t) for t, _ in learnt), sum(int(on.sum()) for _, on in learnt)
-    row = job.recipe["shapes"]["tokens_per_microbatch"]
+    own = job.recipe["train"]["tokens_per_step"]
     precision = "bf16 autocast" if job.bf16 else "fp32"
     return (
         f"{len(learnt)} of them to train on: {tokens} tokens, {supervised} supervised; "
-        f"{precision}, {job.threads} threads, {ROWS} examples or {row} tokens a step"
+        f"{precision}, {job.threads} threads; "
+        f"a step is {ROWS} examples, in TRL a row of {job.row_tokens} tokens, in trueup {own} tokens"
     )
 
 

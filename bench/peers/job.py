@@ -24,6 +24,7 @@ class Job:
     model: str  # folder
     data: str  # prepared folder whose training split is learnt, each example once
     rows: int  # examples of one optimizer step, where a row holds one example
+    row_tokens: int  # length of the packed row that is one optimizer step, in TRL
     bf16: bool  # autocast to bf16 over fp32 weights, as trueup chose here; otherwise fp32
     threads: int
     adapter: str  # folder the trained adapter is saved in

@@ -126,12 +126,11 @@ def _trainer(name: str, job: Job, dataset: Dataset) -> Trainer:
 def _trl(name: str, job: Job, dataset: Dataset) -> Trainer:
     from trl import SFTConfig, SFTTrainer
 
-    shapes = job.settings().shapes
     arguments = SFTConfig(
         **_arguments(job),
         **TRL[name],
         packing=True,  # best-fit decreasing, its default strategy
-        max_length=shapes.tokens_per_microbatch,
+        max_length=job.row_tokens,
         per_device_train_batch_size=1,
     )
     torch.manual_seed(arguments.seed)
