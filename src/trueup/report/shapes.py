@@ -24,8 +24,8 @@ def plan_text(plan: ShapePlan, profile: PlatformProfile, *, job_tokens: float) -
         Text.assemble((plan.strategy, "bold"), f", compile {plan.compile}: {clean(plan.reason)}"),
         Text(f"training {_shapes(plan.training)}; evaluation {_shapes(plan.evaluation)}"),
         Text(
-            f"micro-batches a step: {plan.micro_batches_per_step:,}; steps an epoch: {plan.steps_per_epoch:,}; "
-            f"job of {job_tokens:,.0f} useful tokens"
+            f"micro-batches a step: {plan.micro_batches_per_step:,}; "
+            f"steps an epoch: {plan.steps_per_epoch:,}; job of {job_tokens:,.0f} useful tokens"
         ),
         Text(),
         _alternatives(plan.alternatives),
