@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def open_tiny(home: Path, recipe_file: Path) -> Iterator[OpenSession]:
         if wide:
             from trueup.model.reference import widen
 
-            widen(session.model)
+            session = replace(session, model=widen(session.model))
         return session
 
     return opened

@@ -6,6 +6,7 @@ Arguments: recipe, home, output (.safetensors; losses as the tensor `losses`).
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -35,7 +36,7 @@ def main(recipe_path: str, home: str, out: str) -> None:
         say=lambda text: None,
         interruption=Interruption(),
     )
-    widen(session.model)
+    session = replace(session, model=widen(session.model))
     steps = session.epoch(0)
     chosen = [steps[0], steps[1], steps[-1]]  # the last one is short: some rank may have no micro-batch
     results = [train_step(session, gather(session, step), lr=1e-2) for step in chosen]

@@ -33,13 +33,15 @@ Span = tuple[int, int]
 
 
 def spans_of(segments_BT: torch.Tensor) -> tuple[Span, ...]:
-    """(start, end) of every run of equal numbers in a row, as places in the flattened B*T tokens. Waits for
-    the device: for tensors in host memory."""
+    """(start, end) of every run of one number in a row, as places in the flattened B*T tokens; 0 is padding
+    and has none. Waits for the device: for tensors in host memory."""
     rows, length = segments_BT.shape
     starts_BT = torch.ones_like(segments_BT, dtype=torch.bool)
     starts_BT[:, 1:] = segments_BT[:, 1:] != segments_BT[:, :-1]
-    starts = [*starts_BT.flatten().nonzero().flatten().tolist(), rows * length]
-    return tuple(pairwise(starts))
+    starts = starts_BT.flatten().nonzero().flatten()
+    numbers = segments_BT.flatten()[starts].tolist()
+    spans = pairwise([*starts.tolist(), rows * length])
+    return tuple(span for span, number in zip(spans, numbers, strict=True) if number)
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ def _grouped(spans: Sequence[Span]) -> list[tuple[int, list[Span]]]:
 def attend(
     qkv_NO: torch.Tensor, groups: tuple[ExampleGroup, ...], *, heads: tuple[int, int], bf16: bool
 ) -> torch.Tensor:
-    """Attention's output before the output projection, (N, J*D) in the dtype of `qkv_NO`.
+    """Attention's output before the output projection, (N, J*D) in the dtype of `qkv_NO`; 0 for tokens of no
+    group, which are padding.
 
     `qkv_NO`: queries, keys and values of each token, (J + 2K) * D numbers; `heads`: (J, K).
     """
@@ -132,7 +135,7 @@ class _GroupedAttention(torch.autograd.Function):
     ) -> torch.Tensor:
         queries, keys = heads
         count, head_dim = len(qkv_NO), qkv_NO.shape[-1] // (queries + 2 * keys)
-        out_NJD = qkv_NO.new_empty((count + 1, queries, head_dim))
+        out_NJD = qkv_NO.new_zeros((count + 1, queries, head_dim))
         saved: list[torch.Tensor] = []
         with _products_in_bf16(bf16):
             for group in groups:
@@ -152,7 +155,7 @@ class _GroupedAttention(torch.autograd.Function):
         groups, (queries, keys), bf16, dtype = ctx.facts
         saved = iter(ctx.saved_tensors)
         count, head_dim = len(grad_NP), grad_NP.shape[-1] // queries
-        slope_NXD = grad_NP.new_empty((count + 1, queries + 2 * keys, head_dim), dtype=dtype)
+        slope_NXD = grad_NP.new_zeros((count + 1, queries + 2 * keys, head_dim), dtype=dtype)
         with _products_in_bf16(bf16):
             for group in groups:
                 own = _Heads(next(saved), next(saved), next(saved))

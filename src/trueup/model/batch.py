@@ -17,7 +17,7 @@ from .precision import Precision
 
 @dataclass(frozen=True)
 class BatchTensors:
-    """One micro-batch on the device. Segments as in masks.py; positions restart at 0 with every example."""
+    """One micro-batch on the device. Segments as in masks.py, 0 for padding; positions restart at 0 with every example."""
 
     tokens_BT: torch.Tensor
     positions_BT: torch.Tensor

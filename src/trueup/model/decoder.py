@@ -126,7 +126,7 @@ def checked_decoder(base: Any, dtype: torch.dtype) -> Decoder:
         decoder = getattr(base, str(base.base_model_prefix))
         expected = decoder(input_ids=tokens_BT, position_ids=positions_BT, use_cache=False).last_hidden_state
         own = build_decoder(base, weight.dtype)
-        found = own(tokens_BT, positions_BT, torch.zeros_like(tokens_BT))
+        found = own(tokens_BT, positions_BT, torch.ones_like(tokens_BT))
     if not bool((found - expected).abs().max() <= TOLERANCE * expected.abs().max()):
         raise UnsupportedError("its layers do not compute what Llama's do")
     return own if own.dtype == dtype else build_decoder(base, dtype)

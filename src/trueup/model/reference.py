@@ -7,18 +7,20 @@ shape.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from .decoder import build_decoder
 from .load import LoadedModel
 
 WIDE_EAGER = "trueup_wide_eager"
 
 
 def widen(loaded: LoadedModel) -> LoadedModel:
-    """Turns the model (in place) into fp64 with no narrower step left in norms and attention."""
+    """The model in fp64 with no narrower step left in norms and attention; its module is changed in place."""
     loaded.module.double()
     for module in loaded.module.modules():
         if type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon"):
@@ -28,7 +30,9 @@ def widen(loaded: LoadedModel) -> LoadedModel:
 
         AttentionInterface.register(WIDE_EAGER, _wide_eager)
         loaded.base.config._attn_implementation = WIDE_EAGER
-    return loaded
+    if loaded.decoder is None:
+        return loaded
+    return replace(loaded, decoder=build_decoder(loaded.base, torch.float64))
 
 
 def _norm_of(norm: Any) -> Any:
