@@ -17,7 +17,8 @@ from .precision import Precision
 
 @dataclass(frozen=True)
 class BatchTensors:
-    """One micro-batch on the device. Segments as in masks.py, 0 for padding; positions restart at 0 with every example."""
+    """One micro-batch on the device. Segments as in masks.py, 0 for padding; positions restart at 0 with each
+    example."""
 
     tokens_BT: torch.Tensor
     positions_BT: torch.Tensor

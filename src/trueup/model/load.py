@@ -80,7 +80,7 @@ def with_own_decoder(loaded: LoadedModel, compute_dtype: str) -> tuple[LoadedMod
         decoder = checked_decoder(loaded.base, getattr(torch, compute_dtype))
     except UnsupportedError as error:
         return loaded, f"an explicit block-causal mask: {error}"
-    why = "each example of a row attends by itself, without a mask; frozen weights have the products' precision"
+    why = "each example of a row attends by itself, without a mask; frozen weights kept as products take them"
     return replace(loaded, decoder=decoder), why
 
 

@@ -22,7 +22,6 @@ from .compiling import compile_for, other_plan
 from .session import Session
 from .stepper import micro_batch_loss
 
-REPEATS_OF_LARGEST = 2  # the first touches the memory, the second finds it touched, the optimizer's too
 CPU_STEPS = 3
 ACCELERATOR_MINUTES = 1.0
 LIKE_THE_LAST = 0.05  # relative: what two dummy steps may differ by where there are too few for statistics
@@ -51,7 +50,10 @@ def warm_up(session: Session) -> None:
     """Run every shape of the plan, and then dummy steps."""
     with session.timeline.span(SpanName.WARM_UP), _as_it_was(session):
         shapes = sorted(session.plan.training, key=lambda shape: -shape[0] * shape[1])
-        for shape in shapes[:1] * (REPEATS_OF_LARGEST - 1) + shapes:
+        dummies = dummy_limits(session.recipe.warm_up, session.device.kind)[0]
+        # The largest comes again when the optimizer's memory is taken; a single shape does as dummy steps.
+        again = shapes[:1] if len(shapes) > 1 or not dummies else []
+        for shape in again + shapes:
             _step(session, shape)
             session.compiles.poll()
         if session.plan.static or session.device.kind != "cpu":  # an eager CPU has nothing to get ready
