@@ -11,7 +11,7 @@ DEMO_HOME   ?= $(CURDIR)/.demo
 DEMO_REPORT ?= demo-report.html
 DEMO        := TRUEUP_HOME=$(DEMO_HOME) $(BIN)/trueup
 
-.PHONY: install demo test test-full lint type bench docs clean
+.PHONY: install demo test test-full lint type bench bench-long docs clean
 
 install: $(STAMP)
 
@@ -46,8 +46,16 @@ bench: $(STAMP)
 	$(BIN)/python bench/throughput.py
 	$(BIN)/python bench/telemetry_overhead.py
 	$(BIN)/python bench/prepare.py
+	$(BIN)/python bench/plan_million.py
 	$(BIN)/python bench/startup.py
+	$(BIN)/python bench/mfu.py
 	$(BIN)/python bench/gsm8k.py
+
+# Hours: against transformers' Trainer and TRL, and `auto` against every fixed choice (docs/benchmarks.md).
+bench-long: $(STAMP)
+	$(PIP) -c constraints.txt -e '.[bench]'
+	$(BIN)/python bench/finetune.py
+	$(BIN)/python bench/auto_choice.py
 
 docs: $(STAMP)
 	$(BIN)/python docs/generate.py
