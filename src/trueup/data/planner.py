@@ -37,9 +37,10 @@ STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 @dataclass(frozen=True)
 class Planner:
-    """Everything a plan follows from. `job_tokens` are the useful tokens of the whole job (`job_tokens`
-    below); `modes` the compile modes to choose from; `chunk_rows` the rows of the head's chunks; `positions`
-    the longest example the model can take. Without a profile plans are ranked by processed tokens."""
+    """Everything a plan follows from. `job_tokens` are the useful tokens of the whole job
+    (job.job_tokens); `modes` the compile modes to choose from; `chunk_rows` the rows of the head's chunks;
+    `positions` the longest example the model can take. Without a profile plans are ranked by processed
+    tokens."""
 
     data: JobData
     shapes: ShapesSection

@@ -153,7 +153,7 @@ def _settings(recipe: Mapping[str, Any], choices: Mapping[str, Mapping[str, str]
         for key, value in _flat(section, recipe.get(section)):
             if key != "data.source" and value is not None and not (is_full and key in _OF_LORA):
                 yield key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    for name in ("device", "threads", "precision", "shapes", "attention", "compile"):
+    for name in ("device", "threads", "precision", "shapes", "layers", "compile"):
         if name in choices:
             yield f"chosen: {name}", f"{choices[name].get('value')} ({choices[name].get('reason')})"
 

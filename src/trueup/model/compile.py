@@ -1,7 +1,7 @@
 """Compiling the decoder with torch.compile: each layer once for all layers, or the decoder as a whole.
 
-Always `dynamic=False`: one graph for each shape, made when the shape is first seen. Embedding, mask and head
-stay eager; the head goes in chunks of fixed size anyway (loss.py).
+Always `dynamic=False`: one graph for each shape, made when the shape is first seen. Mask and head stay
+eager, in mode `layer` the embedding too.
 
 With frozen embeddings the first layer's input needs no gradient and every other layer's does, so each shape
 would take two graphs, and torch's limit of 8 graphs would be met after four shapes. The embeddings' output is

@@ -34,8 +34,7 @@ class PlatformProfile(Frozen):
     """One device with one model. Seconds of an eager micro-batch, forward and backward, are
 
     `micro_batch_s` + `token_s` x processed tokens + `pair_s` x pairs + `head_row_s` x head rows. The pairs of
-    queries and keys are rows x width², or, where eager `attention` walks the examples, the sum of their
-    squared lengths.
+    queries and keys are rows x width², or, where eager `attention` is by example, the sum of squared lengths.
     """
 
     device_kind: str

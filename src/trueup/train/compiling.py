@@ -35,7 +35,9 @@ def compile_modes(asked: str, device: Device) -> tuple[tuple[CompileMode, ...], 
         return ("none",), "asked for by the recipe"
     backend, why = device.compile_backend()
     if asked == "auto":
-        return (MODES if backend else ("none",)), (f"{why}" if backend else f"nothing can be compiled: {why}")
+        if backend is None:
+            return ("none",), f"nothing can be compiled: {why}"
+        return MODES, f"chosen with the shapes; there is {why}"
     if backend is None:
         raise InputError(
             f"compile.mode is {asked}, and this machine cannot compile: {why}; install what is missing, or "
