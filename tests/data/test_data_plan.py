@@ -74,7 +74,8 @@ def test_nothing_but_the_plans_shapes_reaches_a_static_device(
     ranks: int,
     per_step: int,
 ) -> None:
-    """optimum-neuron#216, pytorch#188150: nothing may compile in evaluation or in the last batch either."""
+    """optimum-neuron#216, pytorch#188150, open-instruct 1445 (48 shapes, or 396 compiles): nothing may
+    compile in evaluation or in the last batch either."""
     mode, static = how
     profile = profile_of(rules=DeviceRules(static=static, multiple=multiple))
     planner = planner_of(

@@ -92,6 +92,7 @@ def one_by_one(lengths: list[int], width: int) -> list[int]:
 @settings(deadline=None, max_examples=300)
 @given(LENGTHS, st.integers(64, 200))
 def test_packing_by_histogram_is_best_fit_decreasing(lengths: list[int], width: int) -> None:
+    """axolotl#3848 (index error, wrong efficiency): every example in one row, and as many rows as told."""
     lengths_N = np.asarray(lengths, dtype=np.int64)
     expected = one_by_one(lengths, width)
     assert rows_needed(lengths_N, width) == len(expected)
@@ -102,9 +103,8 @@ def test_packing_by_histogram_is_best_fit_decreasing(lengths: list[int], width: 
     assert sorted(by_row_N.tolist()) == list(range(len(lengths)))
 
 
-def test_packing_the_demo_pads_at_most_three_percent() -> None:
-    """Also the guard against grouping that is silently off (NeMo Automodel#3755, axolotl#3848): the plan's
-    own figures."""
+def test_packing_lengths_like_the_demos_pads_at_most_three_percent() -> None:
+    """Also the guard against grouping that is silently off (NeMo Automodel#3755)."""
     plan = planner_of(long_tail(2800), "pack", budget=512).plan()
     assert plan.training == ((1, 512),)
     assert plan.padding_share <= 0.03

@@ -56,6 +56,7 @@ def plain(
 def test_values_and_gradients_are_those_of_cross_entropy(
     rows: int, chunk: int, seed: int, scale: float
 ) -> None:
+    """trl#5575: the loss in chunks, with the value and gradients of the whole."""
     hidden, weight, rows_N, targets_N = inputs(rows, seed=seed)
     results = []
     for loss_of in (plain, lambda *a: chunked_loss(*a, chunk_rows=chunk)):

@@ -96,7 +96,7 @@ def make_record(
         "dataset": _dataset(rng), "started_at": "2026-11-29T10:15:30Z",
         "ended_at": "2026-11-29T10:18:37Z",
         "wall_s": wall,
-        "steady": {"verdict": "steady", "start_step": 4, "end_step": steps, "n": 35, "method": "PELT",
+        "steady": {"verdict": "steady", "start_step": 4, "end_step": steps, "n": 35, "method": "optimal cuts",
                    "reason": "one plateau"},
     }  # fmt: skip
     fields.update(header)
