@@ -10,7 +10,8 @@ for the whole of it: it took 38% of a training step on two cores with AMX, most 
 many times slower than the products it consists of.
 
 For arithmetic in bf16 all tensors stay fp32 and the matrix products alone round their inputs to bf16 (oneDNN
-does it inside): scores, softmax and sums are never rounded.
+does it inside): scores, softmax and sums are never rounded. What the backward pass needs of queries, keys and
+values is kept in bf16, to which its products would round it anyway.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class _GroupedAttention(torch.autograd.Function):
                 own = _read(qkv_NO, group, heads)
                 out_EJRD, weights = own.attend()
                 _write(out_NJD, group, [out_EJRD])
-                saved += [own.q_EJRD, own.k_EKRD, own.v_EKRD]
+                saved += [part.to(qkv_NO.dtype) for part in (own.q_EJRD, own.k_EKRD, own.v_EKRD)]
                 if group.places <= KEEP:
                     saved += weights
         ctx.save_for_backward(*saved)
@@ -154,11 +155,12 @@ class _GroupedAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_NP: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         groups, (queries, keys), bf16, dtype = ctx.facts
         saved = iter(ctx.saved_tensors)
+        exact = torch.promote_types(dtype, torch.float32)
         count, head_dim = len(grad_NP), grad_NP.shape[-1] // queries
         slope_NXD = grad_NP.new_zeros((count + 1, queries + 2 * keys, head_dim), dtype=dtype)
         with _products_in_bf16(bf16):
             for group in groups:
-                own = _Heads(next(saved), next(saved), next(saved))
+                own = _Heads(*(next(saved).to(exact) for _ in range(3)))
                 kept = next(saved) if group.places <= KEEP else None
                 rows = grad_NP.index_select(0, group.source).index_fill_(0, group.empty, 0)
                 grad_ERJD = rows.view(group.examples, group.places, queries, head_dim)

@@ -1,12 +1,13 @@
 """A Llama-class decoder's forward pass with our own attention and layers, on the parameters transformers
 loaded.
 
-Eager mode only: it walks the examples of a packed row one by one, whose lengths differ from batch to batch;
-compiled programs take the model's own forward with a mask. B rows, T positions, H hidden size.
+Eager mode only: attention goes by groups of examples, whose lengths differ from batch to batch; compiled
+programs take the model's own forward with a mask. B rows, T positions, H hidden size.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -53,9 +54,9 @@ class Decoder:
     """`dtype` is that of the matrix products, whatever torch.autocast says; the residual stream has the
     embedding's. `heads`: of queries, of keys and values; `scaling`: of attention's scores."""
 
-    embedding: nn.Module
+    embedding: Any
     rotary: nn.Module
-    layers: tuple[Layer, ...]
+    layers: Iterable[Layer]
     norm: Any
     heads: tuple[int, int]
     scaling: float
@@ -125,26 +126,53 @@ def checked_decoder(base: Any, dtype: torch.dtype) -> Decoder:
     with torch.no_grad():
         decoder = getattr(base, str(base.base_model_prefix))
         expected = decoder(input_ids=tokens_BT, position_ids=positions_BT, use_cache=False).last_hidden_state
-        own = build_decoder(base, weight.dtype)
-        found = own(tokens_BT, positions_BT, torch.ones_like(tokens_BT))
+        # A layer's copy of its weights is gone when the next is made: there is no second model in memory.
+        copied = (_layer(layer, weight.dtype, share=False) for layer in _checked_layers(base))
+        found = _assembled(base, weight.dtype, copied)(tokens_BT, positions_BT, torch.ones_like(tokens_BT))
     if not bool((found - expected).abs().max() <= TOLERANCE * expected.abs().max()):
         raise UnsupportedError("its layers do not compute what Llama's do")
-    return own if own.dtype == dtype else build_decoder(base, dtype)
+    return build_decoder(base, dtype)
 
 
 def build_decoder(base: Any, dtype: torch.dtype) -> Decoder:
-    """`checked_decoder` without the check."""
+    """`checked_decoder` without the comparison."""
+    layers = tuple(_layer(layer, dtype, share=True) for layer in _checked_layers(base))
+    own = _assembled(base, dtype, layers)
+    _let_go_of_the_file(base, own)
+    return own
+
+
+def _let_go_of_the_file(base: Any, own: Decoder) -> None:
+    """The loaded parameters are parts of one mapping of the weight file, which stays in memory as long as any
+    of them does. So the few that the layers' own copies do not replace become copies too."""
+    head = base.get_output_embeddings().weight
+    norms = [own.norm, *(norm for layer in own.layers for norm in (layer.input_norm, layer.feed_norm))]
+    left = [own.embedding.weight, *(norm.weight for norm in norms)]
+    if head is not own.embedding.weight and not head.requires_grad:
+        head.data = own.head_weight_VH
+    for parameter in left:
+        if not parameter.requires_grad:
+            parameter.data = parameter.data.clone()
+
+
+def _checked_layers(base: Any) -> list[Any]:
+    """The decoder's layers, after a look at how it is built."""
     decoder = getattr(base, str(base.base_model_prefix))
-    config = base.config
     _require(decoder, {"embed_tokens", "layers", "norm", "rotary_emb"})
-    _require_config(config)
+    _require_config(base.config)
     for layer in decoder.layers:
         _require_layer(layer)
     _require_norm(decoder.norm)
+    return list(decoder.layers)
+
+
+def _assembled(base: Any, dtype: torch.dtype, layers: Iterable[Layer]) -> Decoder:
+    decoder = getattr(base, str(base.base_model_prefix))
+    config = base.config
     return Decoder(
         embedding=decoder.embed_tokens,
         rotary=decoder.rotary_emb,
-        layers=tuple(_layer(layer, dtype) for layer in decoder.layers),
+        layers=layers,
         norm=decoder.norm,
         heads=(config.num_attention_heads, config.num_key_value_heads),
         scaling=_only_scaling(decoder.layers),
@@ -193,19 +221,20 @@ def _require_norm(norm: Any) -> None:
         raise UnsupportedError(f"{type(norm).__name__} is not an RMSNorm")
 
 
-def _layer(layer: Any, dtype: torch.dtype) -> Layer:
+def _layer(layer: Any, dtype: torch.dtype, *, share: bool) -> Layer:
     attention, feed = layer.self_attn, layer.mlp
     return Layer(
         input_norm=layer.input_layernorm,
-        qkv=_group((attention.q_proj, attention.k_proj, attention.v_proj), dtype),
-        out=_group((attention.o_proj,), dtype),
+        qkv=_group((attention.q_proj, attention.k_proj, attention.v_proj), dtype, share),
+        out=_group((attention.o_proj,), dtype, share),
         feed_norm=layer.post_attention_layernorm,
-        gate_up=_group((feed.gate_proj, feed.up_proj), dtype),
-        down=_group((feed.down_proj,), dtype),
+        gate_up=_group((feed.gate_proj, feed.up_proj), dtype, share),
+        down=_group((feed.down_proj,), dtype, share),
     )
 
 
-def _group(modules: tuple[Any, ...], dtype: torch.dtype) -> Projection:
+def _group(modules: tuple[Any, ...], dtype: torch.dtype, share: bool) -> Projection:
+    """`share`: let the modules' frozen weights be views of the group's from now on."""
     linears = tuple(getattr(module, "base_layer", module) for module in modules)
     if any(linear.weight.requires_grad for linear in linears):
         return Projection(linears, None, None, ())
@@ -218,7 +247,8 @@ def _group(modules: tuple[Any, ...], dtype: torch.dtype) -> Projection:
     first = 0
     for module, linear in zip(modules, linears, strict=True):
         last = first + linear.out_features
-        linear.weight.data = weight_OI[first:last]
+        if share:
+            linear.weight.data = weight_OI[first:last]
         if hasattr(module, "lora_A"):
             down, up = module.lora_A["default"].weight, module.lora_B["default"].weight
             adapters.append(Adapter(down, up, module.scaling["default"], first, last))
