@@ -15,7 +15,7 @@ from model_batches import batch_of, bucketed, examples_of, one_by_one, packed, p
 from torch.autograd import gradcheck
 
 from trueup.model import attention
-from trueup.model.attention import attend, groups_of, spans_of
+from trueup.model.attention import attend, examples_for, groups_of, places_for, spans_of
 from trueup.model.batch import BatchTensors, batch_loss
 from trueup.model.builtin import ResolvedModel
 from trueup.model.layers import Adapter, add_and_norm, gated, project
@@ -91,7 +91,7 @@ def test_examples_longer_than_a_block_of_queries(
 ) -> None:
     monkeypatch.setattr(attention, "BLOCK", 8)
     monkeypatch.setattr(attention, "KEEP", 8)
-    monkeypatch.setattr(attention, "PLACES", 4)
+    monkeypatch.setattr(attention, "LEAST_PLACES", 4)
     loaded = loaded_model(tiny, wide=True)
     examples = examples_of(2, [37, 8, 16, 1, 25])
     expected = loss_and_gradients(loaded, one_by_one(examples))
@@ -249,7 +249,7 @@ def wide(*shape: int, seed: int = 0) -> torch.Tensor:
 def test_gradient_of_attention(block: int, keep: int, places: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "BLOCK", block)
     monkeypatch.setattr(attention, "KEEP", keep)
-    monkeypatch.setattr(attention, "PLACES", places)
+    monkeypatch.setattr(attention, "LEAST_PLACES", places)
     angles = torch.rand(9, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).repeat(1, 2)
 
     def run(qkv_NO: torch.Tensor) -> torch.Tensor:
@@ -301,11 +301,11 @@ def test_groups_hold_every_example_once_at_the_least_cost(lengths: list[int]) ->
     assert all(end - start <= places for places, members in groups for start, end in members)
 
     def cost(sizes: list[list[int]]) -> int:
-        return sum(attention.GROUP_SCORES + len(part) * max(part) ** 2 for part in sizes)
+        return sum(attention.GROUP_SCORES + examples_for(len(part)) * max(part) ** 2 for part in sizes)
 
-    rounded = sorted(-(-length // attention.PLACES) * attention.PLACES for length in lengths)
+    rounded = sorted(places_for(length) for length in lengths)
     cuts = itertools.product([False, True], repeat=min(len(rounded) - 1, 8))
-    found = sum(attention.GROUP_SCORES + len(members) * places**2 for places, members in groups)
+    found = cost([[places] * len(members) for places, members in groups])
     if len(rounded) <= 9:
         assert found == min(cost(_cut(rounded, cut)) for cut in cuts)
 
@@ -318,3 +318,28 @@ def _cut(values: list[int], cuts: tuple[bool, ...]) -> list[list[int]]:
         else:
             parts[-1].append(value)
     return parts
+
+
+@given(st.integers(1, 5000))
+def test_sizes_in_use_are_few_and_little_too_large(size: int) -> None:
+    assert size <= places_for(size) <= max(size + 15, 1.25 * size + 1)
+    assert size <= examples_for(size) <= 1.5 * size
+    assert places_for(places_for(size)) == places_for(size)
+    assert examples_for(examples_for(size)) == examples_for(size)
+    assert len({places_for(n) for n in range(1, 1025)}) <= 24
+    assert len({examples_for(n) for n in range(1, 1025)}) <= 20
+
+
+def test_after_getting_ready_a_packed_row_meets_no_new_group(tiny: ResolvedModel) -> None:
+    """What oneDNN compiles between a step's activations would hold their memory apart for good."""
+    common = set(attention._common_groups(256))
+    rng = np.random.default_rng(0)
+    met = []
+    for _ in range(200):
+        lengths = rng.integers(8, 120, size=12)
+        ends = np.cumsum(lengths)
+        ends = ends[ends <= 256].tolist()
+        spans = list(zip([0, *ends[:-1]], ends, strict=True))
+        met += [(examples_for(len(members)), places) for places, members in attention._grouped(spans)]
+    assert sum(group in common for group in met) >= 0.95 * len(met)
+    own(loaded_model(tiny)).get_ready(64)

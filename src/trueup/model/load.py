@@ -53,6 +53,11 @@ class LoadedModel:
         weight: torch.Tensor = self.base.get_output_embeddings().weight
         return weight
 
+    def get_ready(self, tokens: int) -> None:
+        """Call before the first micro-batch; no later one has more than `tokens` tokens."""
+        if self.decoder is not None:
+            self.decoder.get_ready(tokens)
+
     def forward_hidden(
         self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, segments_BT: torch.Tensor
     ) -> torch.Tensor:

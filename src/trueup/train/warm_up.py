@@ -52,6 +52,7 @@ def warm_up(session: Session) -> None:
         shapes = sorted(session.plan.training, key=lambda shape: -shape[0] * shape[1])
         dummies = dummy_limits(session.recipe.warm_up, session.device.kind)[0]
         # The largest comes again when the optimizer's memory is taken; a single shape does as dummy steps.
+        session.model.get_ready(max((rows * width for rows, width in session.plan.training), default=0))
         again = shapes[:1] if len(shapes) > 1 or not dummies else []
         for shape in again + shapes:
             _step(session, shape)
