@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from trueup.model.builtin import resolve_model
-from trueup.model.dims import expected_dims, expected_positions
+from trueup.model.dims import expected_dims, most_positions
 from trueup.model.load import load_model, read_config
 from trueup.recipe.models import TuneSection
 
@@ -26,9 +26,11 @@ def test_the_config_tells_what_loading_counts(home: Path, tune: TuneSection) -> 
     loaded = load_model(resolved, tune, torch_device=torch.device("cpu"), seed=0)
     config = read_config(resolved)
     assert expected_dims(config, tune) == loaded.dims
-    assert expected_positions(config) == loaded.max_positions
+    assert most_positions(config) == loaded.max_positions
 
 
 def test_a_sliding_window_limits_the_positions() -> None:
-    assert expected_positions({"max_position_embeddings": 4096, "sliding_window": 1024}) == 1024
-    assert expected_positions({}) is None
+    assert most_positions({"max_position_embeddings": 4096, "sliding_window": 1024}) == 1024
+    assert most_positions({}) is None
+    unused = {"max_position_embeddings": 4096, "sliding_window": 1024, "use_sliding_window": False}
+    assert most_positions(unused) == 4096

@@ -58,7 +58,7 @@ def plan(
 def _plan(recipe: Recipe) -> tuple[Planner, ShapePlan]:
     from trueup.data import evaluated
     from trueup.device import open_device
-    from trueup.model.dims import expected_dims, expected_positions
+    from trueup.model.dims import expected_dims, most_positions
     from trueup.train.compiling import compile_modes
     from trueup.train.run import price_of
     from trueup.train.shapes import make_planner
@@ -78,7 +78,7 @@ def _plan(recipe: Recipe) -> tuple[Planner, ShapePlan]:
             device=device,
             dims=expected_dims(config, recipe.tune),
             profile=learnt(recipe, device),
-            positions=expected_positions(config),
+            positions=most_positions(config),
             price=price_of(recipe),
             modes=modes,
         )

@@ -8,12 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.recipe.models import ShapesSection
-from trueup.schema import Strategy
 
 from .planner import padding_shares
 
 PLANNED_EXAMPLES = 20_000  # padding is planned for so many at most, evenly spaced
-_STRATEGIES: tuple[Strategy, ...] = ("pack", "bucket")
 
 
 def summary(lengths_N: NDArray[np.int32]) -> dict[str, float]:
@@ -49,5 +47,5 @@ def padding(lengths_N: NDArray[np.int32], max_length: int) -> dict[str, Any]:
     planned_N = lengths_N[::step]
     section = ShapesSection(tokens_per_microbatch=max_length)
     shares = padding_shares(planned_N, section)
-    found: dict[str, Any] = {name: round(shares[name], 6) for name in _STRATEGIES}
+    found: dict[str, Any] = {name: round(share, 6) for name, share in shares.items()}
     return {**found, "tokens_per_microbatch": max_length, "examples": len(planned_N)}

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trueup.recipe.models import ShapesSection
 from trueup.schema import (
+    STRATEGIES,
     Alternative,
     CompileMode,
     DeviceRules,
@@ -31,8 +31,6 @@ from .costs import Costs
 from .job import JobData
 from .layout import Layout, lay_out, reason, verdict
 from .packing import pack_shape
-
-STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 
 @dataclass(frozen=True)
@@ -139,8 +137,7 @@ class Planner:
         """Most tokens of a micro-batch: the recipe's, or what fits the device where that is less."""
         edges = () if self.profile is None else self.profile.memory_edges
         refused = [rows * width - 1 for rows, width in edges]
-        fits = self._rules.max_tokens
-        return min([self.shapes.tokens_per_microbatch, *refused, *([] if fits is None else [fits])])
+        return min([self.shapes.tokens_per_microbatch, *refused])
 
     @property
     def _longest_row(self) -> int:

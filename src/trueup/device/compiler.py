@@ -22,7 +22,7 @@ def inductor_for_cpu() -> tuple[str | None, str]:
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if not header.is_file():
         return None, f"Python's headers are not installed ({header} is missing), and compiled code needs them"
-    return INDUCTOR, f"Inductor, with {found}"
+    return INDUCTOR, f"Inductor, with {Path(found).name}"
 
 
 def inductor_for_cuda(capability: tuple[int, int]) -> tuple[str | None, str]:
@@ -41,4 +41,4 @@ def inductor_for_cuda(capability: tuple[int, int]) -> tuple[str | None, str]:
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if not header.is_file():
         return None, f"Python's headers are not installed ({header} is missing), and Triton needs them"
-    return INDUCTOR, f"Inductor, with Triton and {found}"
+    return INDUCTOR, f"Inductor, with Triton and {Path(found).name}"

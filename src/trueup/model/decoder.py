@@ -16,7 +16,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from .attention import ExampleGroup, attend, get_ready, groups_of, spans_of
+from . import attention, loss
+from .attention import ExampleGroup, attend, groups_of, spans_of
 from .layers import Adapter, add_and_norm, gated, project
 
 
@@ -76,10 +77,12 @@ class Decoder:
         return normed_NH.view(*tokens_BT.shape, -1)
 
     def get_ready(self, tokens: int) -> None:
-        """Before the first micro-batch of at most so many tokens: see attention.get_ready."""
+        """Before the first micro-batch of at most so many tokens: have oneDNN compile for every shape that
+        varies with the data."""
         keys = next(iter(self.layers)).qkv.linears[1]
         head_dim = keys.out_features // self.heads[1]
-        get_ready(tokens, heads=self.heads, head_dim=head_dim, dtype=self.dtype)
+        loss.get_ready(tokens, self.head_weight_VH.to(self.dtype))
+        attention.get_ready(tokens, heads=self.heads, head_dim=head_dim, dtype=self.dtype)
 
     def _run(self, stream_NH: torch.Tensor, groups: tuple[ExampleGroup, ...]) -> torch.Tensor:
         change_NH = None

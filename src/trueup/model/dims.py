@@ -28,9 +28,11 @@ def expected_dims(config: dict[str, Any], tune: TuneSection) -> ModelDims:
     return bare.model_copy(update=counts)
 
 
-def expected_positions(config: Mapping[str, Any]) -> int | None:
-    """The longest example in tokens: positions, or a sliding window where that is smaller."""
-    limits = (config.get("max_position_embeddings"), config.get("sliding_window"))
+def most_positions(config: Mapping[str, Any]) -> int | None:
+    """The longest example in tokens: the positions that the model has, or a sliding window where one is used
+    and smaller, which the block mask does not draw."""
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    limits = (config.get("max_position_embeddings"), window)
     return min((int(limit) for limit in limits if limit), default=None)
 
 

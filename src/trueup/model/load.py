@@ -18,6 +18,7 @@ from trueup.schema import InputError, ModelDims
 
 from .builtin import ResolvedModel
 from .decoder import Decoder, UnsupportedError, checked_decoder
+from .dims import most_positions
 from .folder import config_of
 from .masks import additive_mask, block_causal_mask
 from .probe import probe
@@ -135,7 +136,7 @@ def load_model(
         resolved=resolved,
         section=section,
         dims=dims_of(total, trainable, lora),
-        max_positions=_max_positions(base.config),
+        max_positions=most_positions(base.config.to_dict()),
         attention=attention,
     )
     probe(loaded)
@@ -192,13 +193,6 @@ def _load_base(resolved: ResolvedModel, attention: Attention) -> Any:
     if head is None or getattr(head, "bias", None) is not None:
         raise InputError(f"{resolved.name}: a model with an output head without bias is expected")
     return base
-
-
-def _max_positions(config: Any) -> int | None:
-    """The smaller of the positions that the model has and a sliding window, which the block mask does not
-    draw."""
-    limits = (getattr(config, "max_position_embeddings", None), getattr(config, "sliding_window", None))
-    return min((int(limit) for limit in limits if limit), default=None)
 
 
 def _check_vocabulary(resolved: ResolvedModel, base: Any, tokenizer: Any) -> None:

@@ -15,11 +15,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 
 NO_TARGET = -1
 CHUNK_ROWS = 128  # where shapes are static, the head's rows are filled up to a multiple of this
 ROWS_AT_ONCE = 512  # more rows share one reading of the head's weight, but take more memory
 WORDS = 4096
+ROW_STEP = 32  # more rows than this are filled up to a multiple: see get_ready
 
 
 def chunked_loss(
@@ -38,12 +40,24 @@ def chunked_loss(
     states are. With N = 0 the result is a zero that still has a gradient path, so that backward() works on a
     micro-batch without supervised tokens. Not twice differentiable.
     """
+    if len(rows_N) > ROW_STEP:
+        more = -len(rows_N) % ROW_STEP
+        rows_N, targets_N = pad(rows_N, (0, more)), pad(targets_N, (0, more), value=NO_TARGET)
     hidden_NH = hidden_BTH.flatten(0, -2).index_select(0, rows_N)
     # Inside a Function's forward, gradients are always off: whether the caller wants them is asked here.
     wanted = torch.is_grad_enabled()
     apply: Any = _ChunkedCrossEntropy.apply
     loss: torch.Tensor = apply(hidden_NH, head_weight_VH, targets_N, chunk_rows, wanted)
     return loss
+
+
+def get_ready(rows: int, head_weight_VH: torch.Tensor) -> None:
+    """Multiply every number of rows in use by a stretch of the vocabulary, forward and backward, before the
+    first micro-batch of at most `rows` positions. oneDNN compiles a program for each number, and one made
+    between a step's activations holds their memory apart for good (attention.get_ready)."""
+    stretch_WH = head_weight_VH.detach()[:WORDS]
+    for count in range(ROW_STEP, min(rows, ROWS_AT_ONCE) + ROW_STEP, ROW_STEP):
+        torch.mm(torch.mm(stretch_WH.new_zeros(count, stretch_WH.shape[1]), stretch_WH.T), stretch_WH)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):

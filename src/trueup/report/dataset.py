@@ -13,6 +13,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from trueup.schema import STRATEGIES
+
 from . import plots, wording
 from .examples import Example, example_html, size
 from .html import Plot, environment
@@ -138,7 +140,7 @@ def _parts(report: Mapping[str, Any]) -> Iterator[Part]:
         rows = [(name, f"{count:,} ({wording.share(count / total)})") for name, count in scripts.items()]
         yield Part("Scripts", rows, "records by the script of most of their letters: languages, roughly")
     padding: Mapping[str, Any] = report.get("padding") or {}
-    shares = [(name, wording.share(padding[name])) for name in ("pack", "bucket") if name in padding]
+    shares = [(name, wording.share(padding[name])) for name in STRATEGIES if name in padding]
     if shares:
         size = padding.get("tokens_per_microbatch")
         note = f"share of the processed tokens, in micro-batches of {size:,} tokens" if size else ""

@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from trueup.schema import STRATEGIES
+
 from .terminal import histogram_text
 from .wording import clean, number, share, words
 
@@ -57,7 +59,7 @@ def _more_facts(report: Mapping[str, Any]) -> Iterator[str]:
     if scripts:
         yield "scripts: " + " · ".join(f"{clean(name)} {count:,}" for name, count in scripts.items())
     padding = report.get("padding") or {}
-    shares = [f"{name} {share(padding[name])}" for name in ("pack", "bucket") if name in padding]
+    shares = [f"{name} {share(padding[name])}" for name in STRATEGIES if name in padding]
     if shares:
         yield "padding it would pay: " + " · ".join(shares)
 

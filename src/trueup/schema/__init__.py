@@ -18,9 +18,10 @@ from .run import (
     SpanTotal,
     Step,
 )
-from .shape_plan import Alternative, CompileMode, Shape, ShapePlan, Strategy
+from .shape_plan import STRATEGIES, Alternative, CompileMode, Shape, ShapePlan, Strategy
 
 __all__ = [
+    "STRATEGIES",
     "Alternative",
     "CompileFigures",
     "CompileMode",

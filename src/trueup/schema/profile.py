@@ -18,7 +18,6 @@ class DeviceRules(Frozen):
 
     static: bool = False  # each new shape is compiled, whatever the mode: only a finite set can be shown
     multiple: int = Field(8, ge=1)  # widths are multiples of it
-    max_tokens: int | None = Field(None, ge=1)  # largest rows x width that fits its memory, where known
 
 
 class CompileFigures(Frozen):

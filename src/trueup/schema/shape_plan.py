@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
 from .measurement import Frozen
 
 Strategy = Literal["pack", "bucket", "max", "longest"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 CompileMode = Literal["none", "layer", "model"]
 Shape = tuple[int, int]  # (rows, width): rows of one micro-batch, tokens in each, padding included
 
