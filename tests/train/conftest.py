@@ -1,4 +1,4 @@
-"""A session on the tiny model, opened in this process."""
+"""A session on the tiny model, or a whole run, in this process."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import pytest
 
 from trueup.device import open_device
 from trueup.recipe import load_recipe
+from trueup.schema import Price
 from trueup.telemetry import MemorySink, Timeline, process_origin
 from trueup.train.interruption import Interruption
+from trueup.train.run import Outcome, execute
 from trueup.train.session import Places, Session, open_session
 from trueup.train.world import World
 
 OpenSession = Callable[..., Session]
+Run = Callable[..., tuple[Outcome, MemorySink]]
 
 
 @pytest.fixture
@@ -41,3 +44,24 @@ def open_tiny(home: Path, recipe_file: Path) -> Iterator[OpenSession]:
         return session
 
     return opened
+
+
+@pytest.fixture
+def run_tiny(home: Path, recipe_file: Path) -> Run:
+    def run(*overrides: str, strict_shapes: bool = False) -> tuple[Outcome, MemorySink]:
+        sink = MemorySink()
+        outcome = execute(
+            load_recipe(recipe_file, ["precision.policy=fp32", *overrides]),
+            run_id="cafe0001",
+            name="tiny",
+            price=Price(usd_per_hour=3.6, source="a test"),
+            world=World(),
+            device=open_device("cpu", threads=1),
+            places=Places(home, home / "data", home / "weights"),
+            sink=sink,
+            stream=None,
+            strict_shapes=strict_shapes,
+        )
+        return outcome, sink
+
+    return run

@@ -3,8 +3,7 @@ end, as torch itself counts. The backend traces and guards as the real compiler 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,17 +11,12 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters, get_compilation_metrics
 
-from trueup.device import CpuDevice, open_device
-from trueup.recipe import load_recipe
-from trueup.schema import InputError, Price
+from trueup.device import CpuDevice
+from trueup.schema import InputError
 from trueup.telemetry import MemorySink
 from trueup.train import loop
 from trueup.train.compiling import compile_modes
-from trueup.train.run import Outcome, execute
-from trueup.train.session import Places
-from trueup.train.world import World
 
-Run = Callable[..., tuple[Outcome, MemorySink]]
 NO_COMPILER = (None, "there is no C++ compiler here")
 
 
@@ -33,27 +27,6 @@ def tracing_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     counters.clear()
     yield
     torch._dynamo.reset()
-
-
-@pytest.fixture
-def run_tiny(home: Path, recipe_file: Path) -> Run:
-    def run(*overrides: str, strict_shapes: bool = False) -> tuple[Outcome, MemorySink]:
-        sink = MemorySink()
-        outcome = execute(
-            load_recipe(recipe_file, ["precision.policy=fp32", *overrides]),
-            run_id="cafe0001",
-            name="tiny",
-            price=Price(usd_per_hour=3.6, source="a test"),
-            world=World(),
-            device=open_device("cpu", threads=1),
-            places=Places(home, home / "data", home / "weights"),
-            sink=sink,
-            stream=None,
-            strict_shapes=strict_shapes,
-        )
-        return outcome, sink
-
-    return run
 
 
 def compiles(sink: MemorySink) -> list[dict[str, Any]]:
@@ -70,7 +43,7 @@ def compiles(sink: MemorySink) -> list[dict[str, Any]]:
     ],
 )
 def test_nothing_is_compiled_after_the_warm_up(
-    run_tiny: Run, monkeypatch: pytest.MonkeyPatch, mode: str, method: str
+    run_tiny: Any, monkeypatch: pytest.MonkeyPatch, mode: str, method: str
 ) -> None:
     """optimum-neuron#216 (evaluation compiled anew), pytorch#188150 (each batch did)."""
     at_first_step: list[int] = []
@@ -102,7 +75,7 @@ def test_nothing_is_compiled_after_the_warm_up(
     }
 
 
-def test_it_trains_as_the_eager_run_does(run_tiny: Run) -> None:
+def test_it_trains_as_the_eager_run_does(run_tiny: Any) -> None:
     _, eager = run_tiny("compile.mode=none", "tune.method=full")
     _, compiled = run_tiny("compile.mode=layer", "tune.method=full")
     assert [step.loss for step in compiled.steps] == pytest.approx([s.loss for s in eager.steps], rel=1e-5)
@@ -122,7 +95,7 @@ def late_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "train_step", step_and_compile)
 
 
-def test_a_late_compile_is_an_event_and_not_in_the_steps_time(run_tiny: Run, late_compile: None) -> None:
+def test_a_late_compile_is_an_event_and_not_in_the_steps_time(run_tiny: Any, late_compile: None) -> None:
     outcome, sink = run_tiny("compile.mode=none")
     assert outcome.header.state == "finished"
     (late,) = compiles(sink)
@@ -135,7 +108,7 @@ def test_a_late_compile_is_an_event_and_not_in_the_steps_time(run_tiny: Run, lat
     assert sum(step.step_s for step in sink.steps) == pytest.approx(spans["step"], abs=1e-6)
 
 
-def test_strict_shapes_end_the_run_with_the_cause(run_tiny: Run, late_compile: None) -> None:
+def test_strict_shapes_end_the_run_with_the_cause(run_tiny: Any, late_compile: None) -> None:
     outcome, sink = run_tiny("compile.mode=none", strict_shapes=True)
     assert outcome.header.state == "failed"
     assert outcome.header.reason is not None
@@ -152,7 +125,7 @@ def broken_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CpuDevice, "compile_backend", lambda self: (broken, "a test"))
 
 
-def test_a_compiler_that_fails_ends_a_run_that_asked_for_it(run_tiny: Run, broken_compiler: None) -> None:
+def test_a_compiler_that_fails_ends_a_run_that_asked_for_it(run_tiny: Any, broken_compiler: None) -> None:
     outcome, sink = run_tiny("compile.mode=layer")
     assert outcome.header.state == "failed"
     assert outcome.header.reason is not None
@@ -162,7 +135,7 @@ def test_a_compiler_that_fails_ends_a_run_that_asked_for_it(run_tiny: Run, broke
 
 
 def test_under_auto_it_goes_on_without(
-    run_tiny: Run, broken_compiler: None, monkeypatch: pytest.MonkeyPatch
+    run_tiny: Any, broken_compiler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def only_layer(asked: str, device: Any) -> Any:
         return ("layer",), "a test"
@@ -194,7 +167,7 @@ def test_where_nothing_can_compile_asking_for_it_is_a_mistake(
 
 
 def test_a_device_that_refuses_every_shape_ends_the_run_with_what_to_try(
-    run_tiny: Run, monkeypatch: pytest.MonkeyPatch
+    run_tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_memory(session: Any, batch: Any, phase: str) -> torch.Tensor:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")
@@ -207,7 +180,7 @@ def test_a_device_that_refuses_every_shape_ends_the_run_with_what_to_try(
 
 
 def test_a_device_that_refuses_a_shape_gets_the_next_smaller_plan(
-    run_tiny: Run, monkeypatch: pytest.MonkeyPatch
+    run_tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trueup.train import warm_up
 

@@ -5,46 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trueup.device import open_device
-from trueup.recipe import load_recipe
-from trueup.schema import Price
-from trueup.telemetry import MemorySink
 from trueup.train import loop, stepper
-from trueup.train.run import Outcome, execute
-from trueup.train.session import Places
 from trueup.train.weights import kept
-from trueup.train.world import World
-
-Run = Callable[..., tuple[Outcome, MemorySink]]
 
 
-@pytest.fixture
-def run_tiny(home: Path, recipe_file: Path) -> Run:
-    def run(*overrides: str) -> tuple[Outcome, MemorySink]:
-        sink = MemorySink()
-        outcome = execute(
-            load_recipe(recipe_file, ["precision.policy=fp32", *overrides]),
-            run_id="cafe0001",
-            name="tiny",
-            price=Price(usd_per_hour=3.6, source="a test"),
-            world=World(),
-            device=open_device("cpu", threads=1),
-            places=Places(home, home / "data", home / "weights"),
-            sink=sink,
-            stream=None,
-        )
-        return outcome, sink
-
-    return run
-
-
-def test_a_finished_run_is_whole(run_tiny: Run, home: Path) -> None:
+def test_a_finished_run_is_whole(run_tiny: Any, home: Path) -> None:
     outcome, sink = run_tiny("checkpoint.every=2", "checkpoint.keep=2")
     assert outcome.header.state == "finished", outcome.header.reason
     assert outcome.error is None
@@ -59,7 +29,7 @@ def test_a_finished_run_is_whole(run_tiny: Run, home: Path) -> None:
     ]
 
 
-def test_spans_partition_the_wall_clock(run_tiny: Run) -> None:
+def test_spans_partition_the_wall_clock(run_tiny: Any) -> None:
     outcome, sink = run_tiny()
     segments = sink.segments
     assert segments[0].start_s == 0.0
@@ -70,7 +40,7 @@ def test_spans_partition_the_wall_clock(run_tiny: Run) -> None:
 
 
 def test_a_compile_after_the_last_step_is_in_the_record(
-    run_tiny: Run, monkeypatch: pytest.MonkeyPatch
+    run_tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
 
@@ -87,7 +57,7 @@ def test_a_compile_after_the_last_step_is_in_the_record(
     assert found["compile_s"].value > 0
 
 
-def test_counts_are_of_real_batches_only(run_tiny: Run) -> None:
+def test_counts_are_of_real_batches_only(run_tiny: Any) -> None:
     """optimum-habana 1533 (warm-up in the books), transformers#32469 (throughput counts padding)."""
     outcome, sink = run_tiny()
     found = outcome.measurements
@@ -98,13 +68,13 @@ def test_counts_are_of_real_batches_only(run_tiny: Run) -> None:
     assert all(step.step_s > 0 and step.data_wait_s >= 0 for step in sink.steps)
 
 
-def test_the_same_recipe_gives_the_same_losses(run_tiny: Run) -> None:
+def test_the_same_recipe_gives_the_same_losses(run_tiny: Any) -> None:
     first = [step.loss for step in run_tiny()[1].steps]
     assert first == [step.loss for step in run_tiny()[1].steps]
     assert first != [step.loss for step in run_tiny("train.seed=1")[1].steps]
 
 
-def test_loss_falls_and_the_best_weights_are_kept(run_tiny: Run, home: Path) -> None:
+def test_loss_falls_and_the_best_weights_are_kept(run_tiny: Any, home: Path) -> None:
     outcome, sink = run_tiny("train.max_steps=20", "optimizer.lr=2e-2", "evaluate.every=10", "train.epochs=9")
     first, best = (outcome.measurements[f"eval_perplexity_{which}"].value for which in ("first", "best"))
     assert best < first
@@ -115,7 +85,7 @@ def test_loss_falls_and_the_best_weights_are_kept(run_tiny: Run, home: Path) -> 
     assert read_weights_manifest(home / "weights" / "best")["about"]["step"] == chosen.step
 
 
-def test_an_epoch_trains_every_example_once(run_tiny: Run) -> None:
+def test_an_epoch_trains_every_example_once(run_tiny: Any) -> None:
     outcome, sink = run_tiny("train.max_steps=null", "train.epochs=2", "evaluate.every=null")
     assert outcome.header.dataset is not None
     per_epoch = sum(step.useful_tokens for step in sink.steps) / 2
@@ -132,7 +102,7 @@ def test_an_epoch_trains_every_example_once(run_tiny: Run) -> None:
         ("train.stop.minutes=1e-6", "minutes"),
     ],
 )
-def test_stop_conditions_end_the_run(run_tiny: Run, override: str, reason: str) -> None:
+def test_stop_conditions_end_the_run(run_tiny: Any, override: str, reason: str) -> None:
     outcome, sink = run_tiny(override)
     assert outcome.header.state == "finished"
     assert reason in str(outcome.header.reason)
@@ -140,14 +110,14 @@ def test_stop_conditions_end_the_run(run_tiny: Run, override: str, reason: str) 
     assert sink.evaluations[-1].step == sink.steps[-1].step
 
 
-def test_without_held_out_data_perplexity_is_unavailable(run_tiny: Run) -> None:
+def test_without_held_out_data_perplexity_is_unavailable(run_tiny: Any) -> None:
     outcome, sink = run_tiny("data.split.validation=0", "data.split.test=0")
     assert sink.evaluations == []
     assert outcome.measurements["eval_perplexity_best"].kind == "unavailable"
     assert outcome.header.state == "finished"
 
 
-def test_divergence_is_recorded_with_what_to_try(run_tiny: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_is_recorded_with_what_to_try(run_tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     original = stepper.accumulate
     monkeypatch.setattr(stepper, "accumulate", lambda *a: original(*a) * math.nan)
     outcome, sink = run_tiny()
@@ -157,7 +127,7 @@ def test_divergence_is_recorded_with_what_to_try(run_tiny: Run, monkeypatch: pyt
     assert outcome.measurements["useful_tokens_per_s"].kind == "unavailable"
 
 
-def test_out_of_memory_says_what_was_too_large(run_tiny: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_says_what_was_too_large(run_tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_memory(*arguments: Any) -> None:
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate")
 
@@ -170,7 +140,7 @@ def test_out_of_memory_says_what_was_too_large(run_tiny: Run, monkeypatch: pytes
 
 
 def test_a_signal_ends_the_run_after_the_step_and_keeps_what_was_measured(
-    run_tiny: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+    run_tiny: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = loop.train_step
 
@@ -188,7 +158,7 @@ def test_a_signal_ends_the_run_after_the_step_and_keeps_what_was_measured(
     assert kept(home / "weights") == home / "weights" / "last"
 
 
-def test_wrong_data_is_a_failed_run_with_an_input_error(run_tiny: Run) -> None:
+def test_wrong_data_is_a_failed_run_with_an_input_error(run_tiny: Any) -> None:
     outcome, _sink = run_tiny("data.max_length=3")
     assert outcome.header.state == "failed"
     assert getattr(outcome.error, "exit_code", None) == 2

@@ -29,8 +29,6 @@ TORCHS_LIMIT = 8  # torch's own limit of graphs for one function; never lowered 
 class Compiled:
     """A model that compiles as it goes. `undo` makes it eager again and puts torch's limits back."""
 
-    mode: Literal["layer", "model"]
-    backend: str
     graphs: int
     _undo: list[Callable[[], object]] = field(default_factory=list)
 
@@ -49,7 +47,7 @@ def compile_model(
     runs without gradients. Where more are needed torch leaves the rest to the interpreter; the compile log
     tells. Raises InputError for a decoder without a list of layers in mode `layer`.
     """
-    compiled = Compiled(mode, backend, max(graphs, TORCHS_LIMIT))
+    compiled = Compiled(max(graphs, TORCHS_LIMIT))
     decoder: nn.Module = getattr(loaded.base, str(loaded.base.base_model_prefix))
     modules = [decoder] if mode == "model" else _layers(loaded, decoder)
     _raise_limit(compiled)

@@ -16,27 +16,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
-from trueup.schema import SpanName
+from trueup.device import CompileRecord
+from trueup.schema import Shape, SpanName
 
 from .timeline import Span, Timeline
 
 CALLBACK_MODULE = "torch._dynamo.callback"
 METRICS_MODULE = "torch._dynamo.utils"
 RECORDS_KEPT = 4096  # by torch; its own 64 are fewer than a model in many pieces compiles at once
-
-Shape = tuple[int, int]
-
-
-class VendorRecord(Protocol):
-    """One graph of a vendor's own compiler; see `trueup.device.CompileRecord`."""
-
-    @property
-    def graph(self) -> str: ...
-
-    @property
-    def seconds(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -66,7 +55,9 @@ class _Running:
 class CompileLog:
     """Listens from its making to `close`. `count` and `seconds` are of what `poll` has seen."""
 
-    def __init__(self, timeline: Timeline, vendor: Callable[[], Sequence[VendorRecord]] = lambda: ()) -> None:
+    def __init__(
+        self, timeline: Timeline, vendor: Callable[[], Sequence[CompileRecord]] = lambda: ()
+    ) -> None:
         self._timeline = timeline
         self._vendor = vendor
         self._vendor_seen = 0
