@@ -98,7 +98,7 @@ def test_limits_of_dummy_steps_go_by_the_device(open_tiny: Any) -> None:
         session = open_tiny(*overrides)
         return dummy_limits(session.recipe.warm_up, kind)
 
-    assert limits("cpu") == (2, math.inf)
+    assert limits("cpu") == (1, math.inf)
     assert limits("cuda") == (math.inf, 60.0)
     assert limits("cuda", "warm_up.minutes=5") == (math.inf, 300.0)
     assert limits("cuda", "warm_up.steps=0") == (0, math.inf)

@@ -178,7 +178,7 @@ class WarmUpSection(Frozen):
     """Steps on random tokens before the first real one. They change nothing but the machine's temperature."""
 
     steps: int | None = Field(
-        None, ge=0, description="most steps, once every shape has been seen; null: 3 on a CPU, else no limit"
+        None, ge=0, description="most steps, once every shape has been seen; null: 1 on a CPU, else no limit"
     )
     minutes: float | None = Field(
         None,

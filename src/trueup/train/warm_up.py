@@ -22,7 +22,7 @@ from .compiling import compile_for, other_plan
 from .session import Session
 from .stepper import micro_batch_loss
 
-CPU_STEPS = 2
+CPU_STEPS = 1
 ACCELERATOR_MINUTES = 1.0
 LIKE_THE_LAST = 0.05  # relative: what two dummy steps may differ by where there are too few for statistics
 
