@@ -18,6 +18,7 @@ ALLOWED = {
     "schema": set(),
     "files": set(),
     "cache": {"schema", "files"},
+    "checkpoint": {"schema", "files"},
     "recipe": {"schema"},
     "catalog": {"schema"},
     "device": {"schema", "catalog"},
@@ -27,13 +28,14 @@ ALLOWED = {
     "model": {"schema", "files", "recipe", "catalog", "device"},
     "data": {"schema", "files", "recipe", "catalog", "device"},
     "train": {
-        *("schema", "cache", "recipe", "catalog", "device", "analysis", "telemetry", "model", "data"),
+        *("schema", "cache", "checkpoint", "recipe", "catalog", "device", "analysis", "telemetry"),
+        *("model", "data"),
     },
     "report": {"schema", "files", "catalog", "analysis"},
     "home": {"schema", "files"},
     "api": {"schema", "analysis", "store", "home"},
     "cli": {
-        *("schema", "files", "cache", "recipe", "catalog", "device", "analysis", "store"),
+        *("schema", "files", "cache", "checkpoint", "recipe", "catalog", "device", "analysis", "store"),
         *("telemetry", "model", "data", "train", "report", "home"),
     },
 }
@@ -41,7 +43,8 @@ ENTRANCES = {"__init__": {"api"}, "__main__": {"cli"}}
 HEAVY = {"torch", "transformers", "peft"}
 NEVER_IN_LIGHT_COMMANDS = HEAVY | {"pyarrow", "scipy", "matplotlib", "numpy"}
 WITHOUT_TORCH = {
-    *("schema", "files", "cache", "recipe", "catalog", "store", "analysis", "report", "home", "api"),
+    *("schema", "files", "cache", "checkpoint", "recipe", "catalog", "store", "analysis", "report"),
+    *("home", "api"),
 }
 VENDOR = ("pynvml", "torch.cuda", "torch_neuronx", "torch.neuron")
 SCHEMA_MAY_USE = {"pydantic", "trueup"}

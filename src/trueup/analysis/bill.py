@@ -49,6 +49,7 @@ _LINE_OF_SPAN = {
     SpanName.EVALUATE: "evaluation",
     SpanName.CHECKPOINT: "checkpoint",
     SpanName.PAUSE: "pause",
+    SpanName.DOWN_TIME: "down_time",
     SpanName.RECORD: "record",
     SpanName.OTHER: "other",
 }

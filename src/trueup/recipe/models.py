@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 
 from trueup.schema import Frozen
 
+from .survival import CheckpointSection, FailureSection, GuardSection
+
 
 class ModelSection(Frozen):
     """Which model: the name of a built-in, a local Hugging Face folder, or a hub name."""
@@ -227,11 +229,21 @@ class ScheduleSection(Frozen):
 
 
 class PrecisionSection(Frozen):
-    """Arithmetic of the forward and backward pass. Weights and optimizer state are fp32 either way."""
+    """Of weights, products and optimizer. Loss, softmax and norms are fp32 under every policy."""
 
-    policy: Literal["auto", "fp32", "autocast"] = Field(
-        "auto", description="autocast: bf16 compute on fp32 weights; auto picks by what the device is fast at"
+    policy: Literal["auto", "fp32", "bf16", "bf16-master", "autocast"] = Field(
+        "auto",
+        description="fp32; all bf16; bf16 with an fp32 copy of what is trained; fp32 with bf16 products; "
+        "auto: bf16-master where the device is fast at bf16, else fp32",
     )
+    stochastic_rounding: bool = Field(
+        False, description="policy bf16: round updates up or down by chance, so that small ones are not lost"
+    )
+    loss_scale: Literal["off", "static", "dynamic"] = Field(
+        "off", description="multiply the loss before the backward pass; dynamic: as large as gradients allow"
+    )
+    scale: float = Field(65536.0, gt=0, description="the loss scale, or the first one where it is dynamic")
+    scale_window: int = Field(200, ge=1, description="good steps after which a dynamic scale is doubled")
 
 
 class EvaluateSection(Frozen):
@@ -239,13 +251,6 @@ class EvaluateSection(Frozen):
 
     every: int | None = Field(20, ge=1, description="steps between evaluations; null: only first and last")
     max_tokens: int = Field(4096, ge=1, description="useful tokens of the validation split to evaluate on")
-
-
-class CheckpointSection(Frozen):
-    """Weights saved while training. The best by evaluation is always kept."""
-
-    every: int | None = Field(None, ge=1, description="steps between saves; null: only the best and the last")
-    keep: int = Field(2, ge=1, description="how many of the periodic saves to keep")
 
 
 class PlatformSection(Frozen):
@@ -295,6 +300,8 @@ class Recipe(Frozen):
     precision: PrecisionSection = PrecisionSection()
     evaluate: EvaluateSection = EvaluateSection()
     checkpoint: CheckpointSection = CheckpointSection()
+    failure: FailureSection = FailureSection()
+    guard: GuardSection = GuardSection()
     platform: PlatformSection = PlatformSection()
     price: PriceSection | None = None
     telemetry: TelemetrySection = TelemetrySection()

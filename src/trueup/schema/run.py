@@ -21,6 +21,9 @@ EVALUATIONS_FILE = "evaluations.jsonl"
 SAMPLES_FILE = "samples.jsonl"
 MEASUREMENTS_FILE = "measurements.json"
 HEARTBEAT_FILE = "heartbeat"
+CHECKPOINTS_FOLDER = "checkpoints"  # a folder for each step saved
+CONTROL_FOLDER = "control"  # `trueup ctl` puts a file there: pause, resume, checkpoint or stop
+CHECKPOINT_NOW_FILE = "checkpoint-now"  # touched by anyone: save after the current step
 
 HEARTBEAT_EVERY_S = 1.0
 HEARTBEAT_STALE_S = 30.0  # a running run whose heartbeat is older than this is interrupted
@@ -41,6 +44,7 @@ class SpanName:
     EVALUATE = "evaluate"
     CHECKPOINT = "checkpoint"
     PAUSE = "pause"
+    DOWN_TIME = "down_time"  # from the last sign of life of a killed run to the process that goes on with it
     RECORD = "record"  # measurements computed and written at the end
     OTHER = "other"
 

@@ -1,0 +1,113 @@
+"""Sections of a recipe that say how a run survives: what is saved, what to do when something fails, what is
+watched."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from trueup.schema import Frozen
+
+
+class CheckpointSection(Frozen):
+    """All that a run needs to go on as if nothing had happened, saved while it trains."""
+
+    every: int | None = Field(None, ge=1, description="steps between saves; null: by the other rules alone")
+    minutes: float | None = Field(None, gt=0, description="minutes between saves; null: by steps alone")
+    best: bool = Field(True, description="save when an evaluation is the best so far")
+    keep: int = Field(2, ge=1, description="how many of the newest to keep; the best is kept beside them")
+    keep_every: int | None = Field(None, ge=1, description="keep for good those of every so many steps")
+    disk_gb: float | None = Field(
+        None, gt=0, description="most GB of a run's checkpoints; the oldest go first, the newest never"
+    )
+    to: str | None = Field(
+        None,
+        min_length=1,
+        description="also copy each there: a folder, s3://BUCKET/PREFIX, any fsspec address",
+    )
+
+
+class DivergenceSection(Frozen):
+    """A loss far above what it was lately."""
+
+    factor: float = Field(3.0, gt=1, description="times the running median of the loss")
+    steps: int = Field(5, ge=1, description="so many steps in a row above it are a divergence")
+    action: Literal["ignore", "stop", "rollback"] = Field("stop", description="what to do then")
+
+
+class FailureSection(Frozen):
+    """What to do when a step fails."""
+
+    non_finite: Literal["stop", "skip", "rollback"] = Field(
+        "stop", description="loss or gradient is no number: end the run, leave the step out, or roll back"
+    )
+    divergence: DivergenceSection = DivergenceSection()
+    out_of_memory: Literal["stop", "halve"] = Field(
+        "halve", description="end the run, or halve the micro-batches (the same step in more of them)"
+    )
+    rollback_lr: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="a rollback goes to the last checkpoint, with lr times this from there on",
+    )
+    most: int = Field(3, ge=1, description="skips or rollbacks in a row before the run ends all the same")
+
+
+GuardPreset = Literal["thermal", "power", "budget", "leak", "all"]
+
+
+class GuardRule(Frozen):
+    """One thing to watch. Above (or below) its level for the length of the window, the action follows."""
+
+    watch: str = Field(
+        min_length=1,
+        description="a sensor (temperature_c, power_w, ...) or a derived value, see docs/guard.md",
+    )
+    above: float | None = Field(None, description="act when the mean over the window is above this")
+    below: float | None = Field(None, description="act when the mean over the window is below this")
+    window_s: float = Field(10.0, gt=0, description="seconds the mean is taken over")
+    resume: float | None = Field(
+        None, description="a pause ends when the mean is back past this level; null: past the level itself"
+    )
+    action: Literal["warn", "checkpoint", "pause", "stop"] = Field("warn", description="what to do")
+    cooldown_s: float = Field(60.0, ge=0, description="seconds before this rule acts again")
+
+    @model_validator(mode="after")
+    def _has_one_level(self) -> Self:
+        if (self.above is None) == (self.below is None):
+            raise ValueError("give one level: above or below")
+        if self.resume is not None:
+            if self.action != "pause":
+                raise ValueError(f"resume is the level that ends a pause, and action is {self.action}")
+            if self.above is not None and self.resume > self.above:
+                raise ValueError("resume lies above the level that starts the pause")
+            if self.below is not None and self.resume < self.below:
+                raise ValueError("resume lies below the level that starts the pause")
+        return self
+
+
+class GuardSection(Frozen):
+    """Watches the run and acts."""
+
+    presets: tuple[GuardPreset, ...] = Field((), description="ready-made rules, see docs/guard.md")
+    rules: tuple[GuardRule, ...] = Field((), description="rules of your own, beside the presets'")
+    min_pause_s: float = Field(30.0, ge=0, description="a pause lasts at least so many seconds")
+    max_pause_s: float = Field(
+        3600.0, gt=0, description="a pause that lasts longer ends the run, saved, as stopped"
+    )
+    max_pauses_per_hour: int = Field(
+        6, ge=1, description="one more than these ends the run, saved, as stopped"
+    )
+    checkpoint_on_pause: bool = Field(True, description="save before pausing")
+    command: tuple[str, ...] = Field(
+        (), description="program and arguments to call at each action, JSON on its standard input"
+    )
+    webhook: str | None = Field(None, description="http(s) address that each action is posted to as JSON")
+
+    @model_validator(mode="after")
+    def _pauses_can_end(self) -> Self:
+        if self.max_pause_s < self.min_pause_s:
+            raise ValueError("max_pause_s is shorter than min_pause_s")
+        return self
