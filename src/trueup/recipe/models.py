@@ -242,8 +242,23 @@ class PrecisionSection(Frozen):
     loss_scale: Literal["off", "static", "dynamic"] = Field(
         "off", description="multiply the loss before the backward pass; dynamic: as large as gradients allow"
     )
-    scale: float = Field(65536.0, gt=0, description="the loss scale, or the first one where it is dynamic")
+    scale: float = Field(
+        65536.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="the loss scale, or the first one where it is dynamic (then ≥ 1)",
+    )
     scale_window: int = Field(200, ge=1, description="good steps after which a dynamic scale is doubled")
+
+    @model_validator(mode="after")
+    def _keys_agree(self) -> Self:
+        if self.stochastic_rounding and self.policy != "bf16":
+            raise ValueError(
+                f"stochastic_rounding is for policy bf16; under {self.policy} what is trained is kept in fp32"
+            )
+        if self.loss_scale == "dynamic" and self.scale < 1:
+            raise ValueError(f"a dynamic loss scale is at least 1, and scale is {self.scale:g}")
+        return self
 
 
 class EvaluateSection(Frozen):
