@@ -210,6 +210,16 @@ def test_perplexity_is_of_the_validation_split() -> None:
     assert value(measurements, "eval_tokens") == 4000
 
 
+def test_the_loss_scale_is_the_last_steps_or_was_not_used() -> None:
+    steps = [make_step(number, loss_scale=scale) for number, scale in ((1, 64.0), (2, 128.0), (3, 1.0))]
+    scale = found(make_record(steps=steps))["loss_scale"]
+    assert scale.value == 1.0
+    assert scale.method == "step 3; lowest of the run 1, highest 128"
+    for never in ([], [make_step(1)]):
+        scale = found(make_record(steps=never))["loss_scale"]
+        assert (scale.value, scale.reason) == (None, "no loss scaling was used")
+
+
 def test_a_value_that_is_not_a_number_is_unavailable() -> None:
     steps = [make_step(1, loss=math.nan, grad_norm=math.inf)]
     evaluations = [make_evaluation(0, math.nan), make_evaluation(1, 7.0)]

@@ -168,7 +168,8 @@ step = st.builds(
     Step, step=counts, start_s=seconds, step_s=seconds, data_wait_s=seconds, communication_s=seconds,
     loss=st.floats(), grad_norm=st.floats(), lr=finite, useful_tokens=counts, supervised_tokens=counts,
     processed_tokens=counts, head_rows=counts, attention_sum_sq=counts, micro_batches=counts,
-    shape=st.tuples(counts, counts), skipped=st.booleans(), labels=st.lists(words, max_size=2).map(tuple),
+    shape=st.tuples(counts, counts), loss_scale=finite, skipped=st.booleans(),
+    labels=st.lists(words, max_size=2).map(tuple),
 )  # fmt: skip
 evaluation = st.builds(
     Evaluation, step=counts, at_s=seconds, split=words, loss=st.floats(), perplexity=st.floats(),

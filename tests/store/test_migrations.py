@@ -73,6 +73,25 @@ def test_an_older_database_is_read_without_being_changed(tmp_path: Path) -> None
     assert (tmp_path / "trueup.sqlite").stat().st_size == 0
 
 
+def test_steps_recorded_before_loss_scaling_were_not_scaled(tmp_path: Path) -> None:
+    engine = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
+    with writing(engine) as connection:
+        migrate.run_alembic(connection, "0001")
+        connection.exec_driver_sql(
+            "INSERT INTO runs (id, name, state, started_at, recipe_digest, header, signature) "
+            "VALUES ('a', 'a', 'finished', '2026-01-01', 'd', '{}', 's')"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO steps (run_id, seq, step, loss, useful_tokens, supervised_tokens, processed_tokens, "
+            "head_rows, attention_sum_sq, micro_batches, shape, skipped, labels) "
+            "VALUES ('a', 0, 1, 2.5, 1, 1, 1, 1, 1, 1, '[1, 1]', 0, '[]')"
+        )
+    migrate.migrate(engine)
+    with engine.connect() as connection:
+        row = connection.exec_driver_sql("SELECT step, loss, loss_scale FROM steps").one()
+    assert tuple(row) == (1, 2.5, 1.0)
+
+
 def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path) -> None:
     engine = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
     with writing(engine) as connection:

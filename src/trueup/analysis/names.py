@@ -114,7 +114,7 @@ NAMES: dict[str, NameFacts] = {
     "loss_first": NameFacts("nats/token", "process", "training loss of the first step"),
     "loss_last": NameFacts("nats/token", "process", "training loss of the last step"),
     "grad_norm_max": NameFacts("1", "process", "largest gradient norm before clipping"),
-    "loss_scale": NameFacts("1", "process", "loss scale at the end"),
+    "loss_scale": NameFacts("1", "process", "factor of the loss in the last backward pass"),
     "eval_perplexity_first": NameFacts(
         "1", "process", "held-out perplexity, token-weighted, first evaluation"
     ),

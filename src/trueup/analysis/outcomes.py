@@ -48,8 +48,16 @@ def of_learning(steps: Sequence[Step], evaluations: Sequence[Evaluation]) -> Fou
     else:
         names = ("loss_first", "loss_last", "grad_norm_max")
         found |= {name: missing(name, "the run did no training step") for name in names}
-    found["loss_scale"] = missing("loss_scale", "no loss scaling was used")
-    return found | _perplexity(evaluations)
+    return found | {"loss_scale": _loss_scale(stand)} | _perplexity(evaluations)
+
+
+def _loss_scale(steps: Sequence[Step]) -> Measurement:
+    """A run that does not scale its loss has a scale of 1 at every step."""
+    if all(step.loss_scale == 1 for step in steps):
+        return missing("loss_scale", "no loss scaling was used")
+    scales = [step.loss_scale for step in steps]
+    method = f"step {steps[-1].step}; lowest of the run {min(scales):g}, highest {max(scales):g}"
+    return figure("loss_scale", steps[-1].loss_scale, "measured", method, n=len(steps))
 
 
 def _perplexity(evaluations: Sequence[Evaluation]) -> Found:

@@ -96,6 +96,7 @@ class Step(Frozen):
     attention_sum_sq: int
     micro_batches: int
     shape: tuple[int, int]
+    loss_scale: float = 1.0  # what the loss was multiplied by for the backward pass
     skipped: bool = False
     labels: tuple[str, ...] = ()
 

@@ -66,6 +66,7 @@ class StepRow(Frozen):
     micro_batches: int
     shape_rows: int
     shape_length: int
+    loss_scale: float
     skipped: bool
     labels: str
 

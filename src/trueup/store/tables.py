@@ -111,6 +111,7 @@ steps = Table(
     Column("attention_sum_sq", BigInteger, nullable=False),
     Column("micro_batches", BigInteger, nullable=False),
     Column("shape", JSON, nullable=False),
+    Column("loss_scale", Float),
     Column("skipped", Boolean, nullable=False),
     Column("labels", JSON, nullable=False),
 )
