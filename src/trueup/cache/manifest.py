@@ -7,11 +7,12 @@ import hmac
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import PurePosixPath, PureWindowsPath
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from pydantic import AwareDatetime, Field, ValidationError, field_validator
 
+from trueup.files.names import is_plain
 from trueup.schema import Frozen
 
 KEY_DIGITS = 16
@@ -102,10 +103,3 @@ def now() -> datetime:
 
 def _canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def is_plain(name: str) -> bool:
-    """Relative, with nothing in it that leads elsewhere on any system."""
-    parts = name.split("/")
-    leads_elsewhere = {"", ".", ".."} & {*parts} or "\\" in name or PureWindowsPath(name).drive
-    return name.isprintable() and not leads_elsewhere

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from trueup.files.lock import take_lock
+from trueup.files.names import is_plain
 
 from . import libraries
-from .manifest import CachedFile, Manifest, NotSignedHereError, UnusableError, is_plain, key_of, now
+from .manifest import CachedFile, Manifest, NotSignedHereError, UnusableError, key_of, now
 from .store import CacheStore
 
 WORK_FOLDER = "work"
