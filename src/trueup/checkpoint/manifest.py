@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, ValidationError, field_validator
 
-from trueup.schema import Frozen, ShapePlan
+from trueup.files.names import is_plain
+from trueup.schema import Frozen, InputError, ShapePlan
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.json"
 WEIGHTS = "weights"  # stems of the tensor files
 OPTIMIZER = "optimizer"
 RANDOM = "random"
+_SEAL = re.compile(rb',\n "sha256": "([0-9a-f]{64})"\n}\n\Z')
+_END = b"\n}"
 
 
 class FileDigest(Frozen):
@@ -47,3 +53,49 @@ class CheckpointManifest(Frozen):
     created: str
     state: dict[str, Any]
     files: dict[str, FileDigest] = Field(default_factory=dict)
+
+    @field_validator("files")
+    @classmethod
+    def _stay_below_the_folder(cls, files: dict[str, FileDigest]) -> dict[str, FileDigest]:
+        for name in files:
+            if not is_plain(name):
+                raise ValueError(f"{name!r} is not a path below the checkpoint's folder")
+        return files
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files but the manifest."""
+        return sum(file.bytes for file in self.files.values())
+
+
+def sealed(manifest: CheckpointManifest) -> bytes:
+    """The manifest as JSON whose last field, `sha256`, is the digest of the JSON without it.
+
+    Numbers come back as they were, to the last bit; NaN and infinities are written as Python's json does.
+    """
+    text = json.dumps(manifest.model_dump(mode="json"), indent=1)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f'{text.removesuffix(_END.decode())},\n "sha256": "{digest}"\n}}\n'.encode()
+
+
+def unsealed(raw: bytes) -> CheckpointManifest:
+    """From what `sealed` wrote. Raises ValueError where any byte of it is another, InputError where a newer
+    trueup wrote it."""
+    seal = _SEAL.search(raw)
+    if seal is None:
+        raise ValueError("it does not end in its digest")
+    content = raw[: seal.start()] + _END
+    if hashlib.sha256(content).hexdigest() != seal[1].decode():
+        raise ValueError("it is not what its digest says")
+    fields = json.loads(content)
+    if isinstance(fields, dict) and isinstance(fields.get("format"), int) and fields["format"] > FORMAT:
+        raise InputError(
+            f"the checkpoint has format {fields['format']}, and this trueup reads up to {FORMAT}; "
+            "update trueup"
+        )
+    try:
+        return CheckpointManifest.model_validate(fields)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise ValueError(f"it is no checkpoint's ({where}: {problem['msg']})") from None

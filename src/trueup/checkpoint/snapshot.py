@@ -28,3 +28,11 @@ class Snapshot:
     tensors: Mapping[str, Mapping[str, torch.Tensor]]
     record: tuple[Path, ...] = ()
     attached: Mapping[str, Path] = field(default_factory=dict)
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy in host memory, of the tensor's shape and dtype, that shares memory with nothing:
+    tensors that are in host memory already are copied too, and of a view only what it shows."""
+    source = tensor.detach()
+    copy: torch.Tensor = source.new_empty(source.shape, device="cpu")
+    return copy.copy_(source)

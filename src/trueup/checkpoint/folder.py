@@ -1,0 +1,279 @@
+"""Checkpoints of one run: a folder of folders, each named by its step in eight digits.
+
+One is written as STEP.incomplete and renamed when all of it is on the disk; one that is removed is renamed
+back to that first. Where a step is done again, the older folder is STEP.replaced until the newer one has its
+name. So a kill at any instant leaves the old checkpoints or the new, whole; the next writer cleans up. One
+process writes at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trueup.files.whole import flush, sha256_of
+from trueup.schema import StorageError
+
+from .contents import DamagedCheckpointError, fill, load_tensors, record_files, unpack
+from .manifest import MANIFEST_FILE, CheckpointManifest, FileDigest, sealed, unsealed
+from .snapshot import Snapshot
+
+__all__ = [
+    "DamagedCheckpointError",
+    "best_of",
+    "folder_name",
+    "load_tensors",
+    "newest_whole",
+    "read_manifest",
+    "remove_checkpoint",
+    "restore_record",
+    "steps",
+    "verified",
+    "write_checkpoint",
+]
+
+INCOMPLETE = ".incomplete"
+REPLACED = ".replaced"
+_NAME = re.compile(r"([0-9]{8,})(\.incomplete|\.replaced)?")
+
+
+def folder_name(step: int) -> str:
+    return f"{step:08d}"
+
+
+def steps(root: Path) -> list[int]:
+    """Steps that have a checkpoint, whole or damaged, in ascending order. Raises StorageError."""
+    try:
+        names = {name for name in os.listdir(root) if (root / name).is_dir()}
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"{root} cannot be read: {error.strerror or error}") from None
+    found = {_step_of(name) for name in names if not name.endswith(INCOMPLETE)}
+    return sorted(step for step in found if step is not None)
+
+
+# --- Reading ----------------------------------------------------------------------------------------------
+
+
+def read_manifest(folder: Path) -> CheckpointManifest:
+    """What a checkpoint says of itself; its other files are not looked at. Raises DamagedCheckpointError, and
+    InputError where a newer trueup wrote it."""
+    try:
+        manifest = unsealed((folder / MANIFEST_FILE).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise DamagedCheckpointError(folder, MANIFEST_FILE, "it is missing") from None
+    except OSError as error:
+        raise DamagedCheckpointError(folder, MANIFEST_FILE, f"{error.strerror or error}") from None
+    except ValueError as error:
+        raise DamagedCheckpointError(folder, MANIFEST_FILE, str(error)) from None
+    if _step_of(folder.name) not in (None, manifest.step):
+        raise DamagedCheckpointError(
+            folder, MANIFEST_FILE, f"it says step {manifest.step}, and the folder's name says another"
+        )
+    return manifest
+
+
+def verified(folder: Path) -> CheckpointManifest:
+    """The manifest of a whole checkpoint: every file has been read and has its size and digest. Raises as
+    `read_manifest`; the error names the first file that is not as it was written."""
+    manifest = read_manifest(folder)
+    for name, told in sorted(manifest.files.items()):
+        try:
+            size = (folder / name).stat().st_size
+            if size != told.bytes:
+                raise DamagedCheckpointError(folder, name, f"it has {size} bytes, and had {told.bytes}")
+            if sha256_of(folder / name) != told.sha256:
+                raise DamagedCheckpointError(folder, name, "its content is not what was written")
+        except (FileNotFoundError, NotADirectoryError):
+            raise DamagedCheckpointError(folder, name, "it is missing") from None
+        except OSError as error:
+            raise DamagedCheckpointError(folder, name, error.strerror or str(error)) from None
+    return manifest
+
+
+def newest_whole(
+    root: Path, say: Callable[[str], None], *, before: int | None = None
+) -> tuple[Path, CheckpointManifest] | None:
+    """The newest checkpoint (of a step below `before`) of which every byte is as it was written, or None.
+    `say` gets a sentence for each damaged one that is passed over. Raises InputError where a newer trueup
+    wrote it, StorageError where `root` cannot be read."""
+    left = [step for step in steps(root) if before is None or step < before]
+    while left:
+        folder = _found(root, left.pop())
+        try:
+            return folder, verified(folder)
+        except DamagedCheckpointError as damage:
+            older = (
+                f"going back to the one before it, of step {left[-1]}" if left else "there is none before it"
+            )
+            say(f"checkpoint {folder.name}: its file {damage.file} is damaged ({damage.what}); {older}")
+    return None
+
+
+def best_of(root: Path) -> Path | None:
+    """The checkpoint that the newest readable one calls the best, where it is whole."""
+    for step in reversed(steps(root)):
+        try:
+            best_step = read_manifest(_found(root, step)).best_step
+        except DamagedCheckpointError:
+            continue
+        if best_step is None:
+            return None
+        folder = _found(root, best_step)
+        with contextlib.suppress(DamagedCheckpointError):
+            verified(folder)
+            return folder
+        return None
+    return None
+
+
+def restore_record(folder: Path, manifest: CheckpointManifest, run_folder: Path) -> list[str]:
+    """Bring the record that was saved into a run folder, made if absent. Files that are there already stay as
+    they are. Returns the names of those brought. Raises StorageError."""
+    brought = []
+    for name, file in sorted(record_files(manifest).items()):
+        if not (run_folder / file).exists():
+            unpack(folder, name, run_folder / file)
+            brought.append(file)
+    return brought
+
+
+def _found(root: Path, step: int) -> Path:
+    """The folder of a step's checkpoint. One that a killed writer left aside gets its name back."""
+    target = root / folder_name(step)
+    aside = root / f"{target.name}{REPLACED}"
+    if aside.exists() and not target.exists():
+        try:
+            aside.rename(target)
+        except OSError:  # a read-only disk
+            return aside
+    return target
+
+
+# --- Writing ----------------------------------------------------------------------------------------------
+
+
+def write_checkpoint(root: Path, snapshot: Snapshot) -> Path:
+    """Write a checkpoint into `root`, made if absent in a run folder that is there; one of the same step is
+    replaced. Returns its folder. Raises StorageError, with the older ones as they were and nothing new."""
+    target = root / folder_name(snapshot.step)
+    part = root / f"{target.name}{INCOMPLETE}"
+    made_root = False
+    try:
+        with _explained(root, snapshot.step):
+            made_root = _make(root)
+            _clean_up(root)
+            part.mkdir()
+            fill(part, snapshot)
+            (part / MANIFEST_FILE).write_bytes(sealed(_manifest(part, snapshot)))
+            for path in (*sorted(part.rglob("*")), part):
+                flush(path)
+            _put(part, target)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        if made_root:
+            with contextlib.suppress(OSError):
+                root.rmdir()
+        raise
+    shutil.rmtree(root / f"{target.name}{REPLACED}", ignore_errors=True)
+    return target
+
+
+def remove_checkpoint(root: Path, step: int) -> None:
+    """Remove a checkpoint: it is whole, or from one instant to the next none at all. Raises StorageError."""
+    going = root / f"{folder_name(step)}{INCOMPLETE}"
+    try:
+        shutil.rmtree(going, ignore_errors=True)
+        (root / folder_name(step)).rename(going)
+        _flush_names(root)
+        shutil.rmtree(going)
+    except OSError as error:
+        raise StorageError(
+            f"the checkpoint of step {step} could not be removed from {root}: {error.strerror or error}"
+        ) from None
+
+
+def _manifest(part: Path, snapshot: Snapshot) -> CheckpointManifest:
+    files = sorted(path for path in part.rglob("*") if path.is_file())
+    return CheckpointManifest(
+        origin=snapshot.origin,
+        step=snapshot.step,
+        best_step=snapshot.best_step,
+        eval_loss=snapshot.eval_loss,
+        why=snapshot.why,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        state=snapshot.state,
+        files={
+            path.relative_to(part).as_posix(): FileDigest(sha256=sha256_of(path), bytes=path.stat().st_size)
+            for path in files
+        },
+    )
+
+
+def _put(part: Path, target: Path) -> None:
+    """Rename what is whole to its name. An older folder of that name stays aside: its removal may wait."""
+    aside = target.with_name(f"{target.name}{REPLACED}")
+    if target.exists():
+        target.rename(aside)
+    try:
+        part.rename(target)
+    except OSError:
+        if aside.exists():
+            aside.rename(target)
+        raise
+    _flush_names(target.parent)
+
+
+def _clean_up(root: Path) -> None:
+    """After writers that were killed: put an older folder back whose newer one never got its name, and remove
+    what is not whole."""
+    for name in os.listdir(root):
+        if _step_of(name) is None:
+            continue
+        target = root / folder_name(_step_of(name) or 0)
+        if name.endswith(REPLACED) and not target.exists():
+            (root / name).rename(target)
+        elif name.endswith((REPLACED, INCOMPLETE)):
+            shutil.rmtree(root / name, ignore_errors=True)
+
+
+def _make(root: Path) -> bool:
+    if root.is_dir():
+        return False
+    root.mkdir()
+    _flush_names(root.parent)
+    return True
+
+
+def _flush_names(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # some file systems refuse; the rename is whole all the same
+        flush(folder)
+
+
+def _step_of(name: str) -> int | None:
+    """The step in the name of a checkpoint's folder, whole or not; None for any other name."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match and folder_name(int(match[1])) == match[1] else None
+
+
+@contextlib.contextmanager
+def _explained(root: Path, step: int) -> Iterator[None]:
+    """The disk's errors as StorageError. The safetensors library has its own for a failed write."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        if not root.parent.is_dir():
+            why = f"the folder {root.parent} is gone; it is not made again"
+        raise StorageError(
+            f"the checkpoint of step {step} could not be written in {root}: {why}. Those before it are as "
+            "they were; make room, or make the folder writable"
+        ) from error
