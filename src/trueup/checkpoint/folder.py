@@ -169,6 +169,8 @@ def write_checkpoint(root: Path, snapshot: Snapshot) -> Path:
         with _explained(root, snapshot.step):
             made_root = _make(root)
             _clean_up(root)
+            if part.exists():
+                shutil.rmtree(part)  # could not be cleaned up: say why
             part.mkdir()
             fill(part, snapshot)
             (part / MANIFEST_FILE).write_bytes(sealed(_manifest(part, snapshot)))

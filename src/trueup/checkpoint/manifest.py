@@ -72,8 +72,10 @@ def sealed(manifest: CheckpointManifest) -> bytes:
     """The manifest as JSON whose last field, `sha256`, is the digest of the JSON without it.
 
     Numbers come back as they were, to the last bit; NaN and infinities are written as Python's json does.
+    Raises TypeError where `state` holds what JSON has no word for.
     """
-    text = json.dumps(manifest.model_dump(mode="json"), indent=1)
+    fields = manifest.model_dump(mode="json") | {"state": manifest.state}  # as it is: nothing made to fit
+    text = json.dumps(fields, indent=1)
     digest = hashlib.sha256(text.encode()).hexdigest()
     return f'{text.removesuffix(_END.decode())},\n "sha256": "{digest}"\n}}\n'.encode()
 

@@ -91,7 +91,8 @@ class CheckpointWriter:
         if left_out:
             message += f", without {', '.join(left_out)}, which is gone"
         if self._failures:
-            message += f"; the {self._failures} saves before it had failed"
+            before = "save" if self._failures == 1 else f"{self._failures} saves"
+            message += f"; the {before} before it had failed"
         self._failures = 0
         self._tell(
             "checkpoint",
