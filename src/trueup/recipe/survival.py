@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from trueup.schema import Frozen
+from trueup.schema.watched import ONLY_RISING, STEP_VALUES
 
 
 class CheckpointSection(Frozen):
@@ -65,14 +66,33 @@ class GuardRule(Frozen):
         min_length=1,
         description="a sensor (temperature_c, power_w, ...) or a derived value, see docs/guard.md",
     )
-    above: float | None = Field(None, description="act when the mean over the window is above this")
-    below: float | None = Field(None, description="act when the mean over the window is below this")
-    window_s: float = Field(10.0, gt=0, description="seconds the mean is taken over")
+    above: float | None = Field(
+        None, allow_inf_nan=False, description="act when the mean over the window is above this"
+    )
+    below: float | None = Field(
+        None, allow_inf_nan=False, description="act when the mean over the window is below this"
+    )
+    window_s: float = Field(10.0, gt=0, allow_inf_nan=False, description="seconds the mean is taken over")
     resume: float | None = Field(
-        None, description="a pause ends when the mean is back past this level; null: past the level itself"
+        None,
+        allow_inf_nan=False,
+        description="a pause ends when the mean is back past this level; null: past the level itself",
     )
     action: Literal["warn", "checkpoint", "pause", "stop"] = Field("warn", description="what to do")
-    cooldown_s: float = Field(60.0, ge=0, description="seconds before this rule acts again")
+    cooldown_s: float = Field(
+        60.0, ge=0, description="seconds before this rule acts again; after a pause, from its end"
+    )
+
+    @model_validator(mode="after")
+    def _can_end_what_it_starts(self) -> Self:
+        if self.action == "pause" and self.watch in STEP_VALUES:
+            raise ValueError(
+                f"a paused run makes no steps, so {self.watch} would never say when to go on; "
+                "warn, checkpoint or stop on it, or pause on a sensor"
+            )
+        if self.action == "pause" and self.watch in ONLY_RISING:
+            raise ValueError(f"{self.watch} never falls, so a pause on it would never end; warn or stop")
+        return self
 
     @model_validator(mode="after")
     def _has_one_level(self) -> Self:
@@ -110,4 +130,10 @@ class GuardSection(Frozen):
     def _pauses_can_end(self) -> Self:
         if self.max_pause_s < self.min_pause_s:
             raise ValueError("max_pause_s is shorter than min_pause_s")
+        return self
+
+    @model_validator(mode="after")
+    def _calls_http(self) -> Self:
+        if self.webhook is not None and not self.webhook.startswith(("http://", "https://")):
+            raise ValueError(f"webhook is {self.webhook!r}, and only http:// and https:// are posted to")
         return self
