@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from trueup.schema import Step, TrueupError
+from trueup.schema import Shape, Step, TrueupError
 
 from .interruption import Interrupted
 
@@ -20,6 +20,14 @@ OUT_OF_MEMORY_WORDS = (
     "cannot allocate memory",
     "not enough memory",
 )
+
+
+class NoMemoryError(TrueupError):
+    """Memory ran out for a micro-batch of this shape (rows, width), before the weights were touched."""
+
+    def __init__(self, message: str, shape: Shape) -> None:
+        super().__init__(message)
+        self.shape = shape
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ def explain(error: BaseException, session: Session | None, steps: Sequence[Step]
 def is_out_of_memory(error: BaseException) -> bool:
     import torch
 
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+    if isinstance(error, MemoryError | torch.OutOfMemoryError | NoMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in OUT_OF_MEMORY_WORDS)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from trueup.data import MicroBatch, PlannedBatch, TokenCounts, assemble, count_tokens
-from trueup.schema import SpanName, TrueupError
+from trueup.schema import Shape, SpanName, TrueupError
 
+from .failure import NoMemoryError, is_out_of_memory
 from .session import Session
 
 if TYPE_CHECKING:
@@ -23,7 +24,24 @@ if TYPE_CHECKING:
 
 
 class NonFiniteError(TrueupError):
-    """Loss or gradient stopped being a number: the update was not applied."""
+    """Loss or gradient stopped being a number: the update was not applied. `result` is what the step was,
+    where it was one."""
+
+    def __init__(self, message: str, result: StepResult | None = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class Scaler(Protocol):
+    """The factor on the loss before the backward pass."""
+
+    @property
+    def scale(self) -> float: ...
+
+    def good_step(self) -> None: ...
+
+    def bad_step(self) -> bool:
+        """Gradients were not finite: whether a smaller scale is to be tried, and the step only left out."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +56,16 @@ class GlobalBatch:
 
 @dataclass(frozen=True)
 class StepResult:
-    """`loss` in nats per supervised token; `grad_norm` before clipping."""
+    """`loss` in nats per supervised token; `grad_norm` before clipping, of the gradient without loss scale.
+    `batch` is what was trained: it is in more micro-batches than was asked where memory ran out. A skipped
+    step changed no weight; its loss and norm may be no numbers."""
 
     loss: float
     grad_norm: float
+    batch: GlobalBatch
     communication_s: float = 0.0
+    skipped: bool = False
+    loss_scale: float = 1.0
 
 
 def gather(session: Session, planned: Sequence[PlannedBatch]) -> GlobalBatch:
@@ -55,45 +78,115 @@ def gather(session: Session, planned: Sequence[PlannedBatch]) -> GlobalBatch:
     return GlobalBatch(counts, own, len(planned), largest.shape)
 
 
-def train_step(session: Session, batch: GlobalBatch, lr: float) -> StepResult:
+def train_step(session: Session, batch: GlobalBatch, lr: float, scaler: Scaler | None = None) -> StepResult:
     """Forward and backward over the micro-batches, gradients summed over ranks, clipped, applied.
 
-    Raises NonFiniteError, with the weights as they were, when loss or gradient is not finite.
+    Raises NonFiniteError where loss or gradient is not finite and no smaller loss scale is to be tried, and
+    NoMemoryError, on every rank, where memory ran out on one before the update. After both the weights are as
+    they were and there are no gradients.
     """
     import torch
 
-    loss_sum = accumulate(session, batch)
-    parameters = [parameter for _, parameter in session.model.trainable]
-    communication_s = 0.0
-    if session.world.size > 1:
-        with session.timeline.span(SpanName.COMMUNICATION) as span:
-            session.world.sum_gradients(parameters)
-            (loss_sum,) = session.world.sum([loss_sum])
-            session.device.synchronize()  # vendors queue collectives: the wait for them belongs here
-        communication_s = span.seconds
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, session.recipe.optimizer.clip or math.inf))
-    loss = loss_sum / batch.counts.supervised
-    if not (math.isfinite(loss) and math.isfinite(norm)):
+    scale = 1.0 if scaler is None else scaler.scale
+    try:
+        loss_sum, refused = _accumulated(session, batch, scale)
+        parameters = [parameter for _, parameter in session.model.trainable]
+        communication_s = 0.0
+        if session.world.size > 1:
+            with session.timeline.span(SpanName.COMMUNICATION) as span:
+                loss_sum, refused = _of_all_ranks(session, loss_sum, refused)
+                if refused is None:
+                    session.world.sum_gradients(parameters)
+                session.device.synchronize()  # vendors queue collectives: the wait for them belongs here
+            communication_s = span.seconds
+        if refused is not None:
+            raise refused
+        _divide_gradients(parameters, scale)
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, session.recipe.optimizer.clip or math.inf))
+        loss = loss_sum / batch.counts.supervised
+        if session.world.agree(not (math.isfinite(loss) and math.isfinite(norm))):
+            result = StepResult(loss, norm, batch, communication_s, skipped=True, loss_scale=scale)
+            # No scale of the loss mends a loss that is no number before it.
+            if scaler is None or not math.isfinite(loss) or not scaler.bad_step():
+                raise NonFiniteError(_not_applied(loss, norm, lr), result)
+            return result
+        for group in session.optimizer.param_groups:
+            group["lr"] = lr
+        session.optimizer.step()
+    finally:
         session.optimizer.zero_grad(set_to_none=True)
-        raise NonFiniteError(
-            f"the loss is {loss} and the gradient norm {norm} at learning rate {lr:g}; the update was not "
-            "applied. Try a smaller optimizer.lr, or precision.policy: fp32"
-        )
-    for group in session.optimizer.param_groups:
-        group["lr"] = lr
-    session.optimizer.step()
-    session.optimizer.zero_grad(set_to_none=True)
-    return StepResult(loss, norm, communication_s)
+    if scaler is not None:
+        scaler.good_step()
+    return StepResult(loss, norm, batch, communication_s, loss_scale=scale)
 
 
-def accumulate(session: Session, batch: GlobalBatch) -> float:
-    """Add this rank's part of the gradient; return its part of the summed loss, in nats."""
-    losses = []
-    for micro_batch in batch.own:
-        loss = micro_batch_loss(session, micro_batch, "training")
-        (loss / batch.counts.supervised).backward()  # type: ignore[no-untyped-call]
-        losses.append(loss.detach())
+def accumulate(session: Session, batch: GlobalBatch, scale: float = 1.0) -> float:
+    """Add this rank's part of the gradient, times `scale`; return its part of the summed loss, in nats.
+
+    Raises NoMemoryError for the micro-batch that memory ran out for."""
+    losses = [_backward(session, one, batch.counts.supervised, scale) for one in batch.own]
     return math.fsum(float(loss) for loss in losses)  # read at the end: reading waits for the device
+
+
+def _backward(session: Session, micro_batch: MicroBatch, supervised: int, scale: float) -> torch.Tensor:
+    try:
+        loss = micro_batch_loss(session, micro_batch, "training")
+        (loss / supervised * scale).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        cause = str(error)
+    # Raised only here: the allocator's own error would hold the attempt's activations, by its traceback.
+    raise NoMemoryError(cause, micro_batch.shape)
+
+
+def _accumulated(session: Session, batch: GlobalBatch, scale: float) -> tuple[float, NoMemoryError | None]:
+    """`accumulate`, with what was refused in place of an error: the other ranks have to be told first."""
+    try:
+        return accumulate(session, batch, scale), None
+    except NoMemoryError as error:
+        cause, shape = str(error), error.shape
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        cause, shape = str(error), batch.shape
+    return 0.0, NoMemoryError(cause, shape)
+
+
+def _of_all_ranks(
+    session: Session, loss_sum: float, refused: NoMemoryError | None
+) -> tuple[float, NoMemoryError | None]:
+    """The loss over all ranks, and the same refusal on all where there was one: of the most tokens."""
+    world = session.world
+    shapes = [0.0] * (2 * world.size)
+    if refused is not None:
+        shapes[2 * world.rank : 2 * world.rank + 2] = map(float, refused.shape)
+    loss_sum, *shapes = world.sum([loss_sum, *shapes])
+    found: list[Shape] = [
+        (int(rows), int(width)) for rows, width in zip(shapes[::2], shapes[1::2], strict=True)
+    ]
+    largest = max(found, key=lambda shape: shape[0] * shape[1])
+    if not largest[0]:
+        return loss_sum, None
+    return loss_sum, NoMemoryError(
+        "another rank ran out of memory" if refused is None else str(refused), largest
+    )
+
+
+def _divide_gradients(parameters: Sequence[torch.nn.Parameter], scale: float) -> None:
+    import torch
+
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if scale != 1.0 and gradients:
+        torch._foreach_div_(gradients, scale)
+
+
+def _not_applied(loss: float, norm: float, lr: float) -> str:
+    return (
+        f"the loss is {loss} and the gradient norm {norm} at learning rate {lr:g}; the update was not "
+        "applied. Try a smaller optimizer.lr, or precision.policy: fp32"
+    )
 
 
 def micro_batch_loss(
