@@ -1,0 +1,285 @@
+"""Which part of a model first made something that is no number (NaN, infinite), forward or backward.
+
+Every tensor that passes between parts is looked at, and so is its gradient. A part is to blame for an output
+when its inputs were numbers; for a gradient, the part that took the tensor in, since its backward pass made
+it. Names are those of the modules that transformers loaded, also where our own forward pass stands in for
+them.
+
+N tokens of a micro-batch, O outputs of a projection.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from .decoder import Decoder, Layer, Projection
+from .load import LoadedModel
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`places`: those of the micro-batch's flattened tokens that are no numbers there; None where the tensor
+    is not by token."""
+
+    module: str
+    direction: Literal["forward", "backward"]
+    places: tuple[int, ...] | None
+
+
+@dataclass
+class _Seen:
+    """A tensor on its way: the innermost part that takes it in, or else the part around it."""
+
+    tensor: weakref.ref[torch.Tensor]
+    taken_by: str | None = None
+    around: str = ""
+
+
+class Watch:
+    """Keeps the first fault of a micro-batch of `tokens` tokens."""
+
+    def __init__(self, tokens: int) -> None:
+        self.fault: Fault | None = None
+        self._tokens = tokens
+        self._seen: dict[int, _Seen] = {}
+        self._handles: list[Any] = []
+        self._forward = True  # layers that are computed again in the backward pass are not looked at twice
+
+    def made(self, by: str, tensor: torch.Tensor, *, around: str, blame: bool = True) -> None:
+        """`by` has put out this tensor, for something in `around`. `blame`: its inputs were numbers."""
+        if not self._forward:
+            return
+        if blame and self.fault is None and not is_finite(tensor):
+            self.fault = Fault(by, "forward", self._places(tensor))
+        self._follow(tensor).around = around
+
+    def taken(self, by: str, tensor: torch.Tensor) -> None:
+        """`by` takes this tensor in."""
+        if self._forward:
+            self._follow(tensor).taken_by = by
+
+    def parameter(self, owner: str, parameter: nn.Parameter) -> None:
+        self._listen(parameter, lambda: owner)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """The backward pass, watched."""
+        self._forward = False
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _follow(self, tensor: torch.Tensor) -> _Seen:
+        seen = self._seen.get(id(tensor))
+        if seen is None or seen.tensor() is not tensor:
+            seen = self._seen[id(tensor)] = _Seen(weakref.ref(tensor))
+            if tensor.requires_grad:
+                self._listen(tensor, partial(_maker, seen))
+        return seen
+
+    def _listen(self, tensor: torch.Tensor, name: Callable[[], str]) -> None:
+        hook = partial(self._gradient, name)
+        self._handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
+
+    def _gradient(self, name: Callable[[], str], gradient: torch.Tensor) -> None:
+        if self.fault is None and not is_finite(gradient):
+            self.fault = Fault(name(), "backward", self._places(gradient))
+
+    def _places(self, tensor: torch.Tensor) -> tuple[int, ...] | None:
+        if tensor.dim() < 2 or tensor.shape[:-1].numel() != self._tokens:
+            return None
+        wrong_N = ~torch.isfinite(tensor.detach()).all(-1).flatten()
+        return tuple(wrong_N.nonzero().flatten().tolist())
+
+
+def _maker(seen: _Seen) -> str:
+    """Of the tensor's gradient."""
+    return seen.taken_by or seen.around
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(torch.isfinite(tensor.detach()).all())
+
+
+def head_name(loaded: LoadedModel) -> str:
+    head = loaded.base.get_output_embeddings()
+    return next((name for name, module in loaded.base.named_modules() if module is head), "lm_head")
+
+
+@contextmanager
+def watched(loaded: LoadedModel, watch: Watch) -> Iterator[LoadedModel]:
+    """The model with every part watched, not compiled; as it was afterwards."""
+    with _eager(loaded.base):
+        for name, parameter in loaded.base.named_parameters():
+            if parameter.requires_grad:
+                watch.parameter(name.rpartition(".")[0], parameter)
+        try:
+            if loaded.decoder is not None:
+                yield replace(loaded, decoder=watched_decoder(loaded, loaded.decoder, watch))
+            else:
+                with _hooks(loaded, watch):
+                    yield loaded
+        finally:
+            watch.close()
+
+
+@contextmanager
+def _eager(base: nn.Module) -> Iterator[None]:
+    """Hooks are no part of a compiled graph: within, modules are called as they are written."""
+    compiled: dict[nn.Module, Any] = {
+        module: module._compiled_call_impl
+        for module in base.modules()
+        if module._compiled_call_impl is not None
+    }
+    try:
+        for module in compiled:
+            module._compiled_call_impl = None
+        yield
+    finally:
+        for module, call in compiled.items():
+            module._compiled_call_impl = call
+
+
+# The modules that transformers loaded.
+
+
+@contextmanager
+def _hooks(loaded: LoadedModel, watch: Watch) -> Iterator[None]:
+    hooks = _ModuleHooks(watch, head_name(loaded))
+    handles: list[Any] = []
+    try:
+        for name, module in loaded.base.named_modules():
+            handles += [
+                module.register_forward_pre_hook(partial(hooks.before, name), with_kwargs=True),
+                module.register_forward_hook(partial(hooks.after, name), with_kwargs=True),
+            ]
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _ModuleHooks:
+    """`after` is called of inner modules before outer ones: the first to be blamed is the innermost."""
+
+    def __init__(self, watch: Watch, head: str) -> None:
+        self._watch = watch
+        self._head = head
+        self._inside: list[str] = []
+
+    def before(self, name: str, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        self._inside.append(name)
+        for tensor in _inputs(args, kwargs):
+            self._watch.taken(name, tensor)
+
+    def after(self, name: str, module: nn.Module, args: Any, kwargs: Mapping[str, Any], out: Any) -> None:
+        self._inside.pop()
+        around = self._inside[-1] if self._inside else self._head
+        good = all(is_finite(tensor) for tensor in _inputs(args, kwargs))
+        for tensor in _tensors(out):
+            self._watch.made(name, tensor, around=around, blame=good)
+
+
+def _inputs(args: Any, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """All but masks, which are infinite by nature."""
+    named = {key: value for key, value in kwargs.items() if "mask" not in key}
+    return [*_tensors(args), *_tensors(named)]
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        if values.is_floating_point():
+            yield values
+    elif isinstance(values, Mapping):
+        yield from _tensors(list(values.values()))
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from _tensors(value)
+
+
+# Our own forward pass, which calls none of them.
+
+
+@dataclass(frozen=True)
+class _WatchedDecoder(Decoder):
+    seen: Callable[[torch.Tensor], None]
+
+    def __call__(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, segments_BT: torch.Tensor
+    ) -> torch.Tensor:
+        hidden_BTH = super().__call__(tokens_BT, positions_BT, segments_BT)
+        self.seen(hidden_BTH)
+        return hidden_BTH
+
+
+def watched_decoder(loaded: LoadedModel, decoder: Decoder, watch: Watch) -> Decoder:
+    """`decoder` with something between its parts that looks at what passes; it computes the same bits."""
+    prefix, layers = str(loaded.base.base_model_prefix), tuple(decoder.layers)
+    after = [*(f"{prefix}.layers.{n}.input_layernorm" for n in range(len(layers))), f"{prefix}.norm"]
+
+    def embedding(tokens_BT: torch.Tensor) -> torch.Tensor:
+        embedded_BTH: torch.Tensor = decoder.embedding(tokens_BT)
+        watch.made(f"{prefix}.embed_tokens", embedded_BTH, around=after[0])
+        return embedded_BTH
+
+    def seen(hidden_BTH: torch.Tensor) -> None:
+        watch.made(f"{prefix}.norm", hidden_BTH, around=head_name(loaded))
+
+    own = {field.name: getattr(decoder, field.name) for field in fields(decoder)}
+    own["layers"] = tuple(
+        _watched_layer(layer, f"{prefix}.layers.{n}", after[n + 1], watch) for n, layer in enumerate(layers)
+    )
+    return _WatchedDecoder(**(own | {"embedding": embedding, "seen": seen}))
+
+
+@dataclass(frozen=True)
+class _WatchedProjection:
+    """A projection whose input was made by `before`, and whose output `after` takes in. `names` are of its
+    linear layers; `whole` is theirs, or their parent's where there are several."""
+
+    projection: Projection
+    before: str
+    names: tuple[str, ...]
+    whole: str
+    after: str
+    watch: Watch
+
+    @property
+    def linears(self) -> tuple[nn.Linear, ...]:
+        return self.projection.linears
+
+    def __call__(self, x_NI: torch.Tensor) -> torch.Tensor:
+        self.watch.made(self.before, x_NI, around=self.whole)
+        out_NO = self.projection(x_NI)
+        sizes = [linear.out_features for linear in self.linears]
+        parts = torch.split(out_NO.detach(), sizes, dim=-1)
+        faulty = (name for name, part in zip(self.names, parts, strict=True) if not is_finite(part))
+        self.watch.made(next(faulty, self.whole), out_NO, around=self.after)
+        return out_NO
+
+
+def _watched_layer(layer: Layer, name: str, after: str, watch: Watch) -> Layer:
+    attention, feed = f"{name}.self_attn", f"{name}.mlp"
+
+    def watched(projection: Projection, before: str, names: Iterable[str], whole: str, after: str) -> Any:
+        return _WatchedProjection(projection, before, tuple(names), whole, after, watch)
+
+    into, out = [f"{attention}.{part}_proj" for part in "qkv"], f"{attention}.o_proj"
+    wide, down = [f"{feed}.gate_proj", f"{feed}.up_proj"], f"{feed}.down_proj"
+    middle = f"{name}.post_attention_layernorm"
+    return replace(
+        layer,
+        qkv=watched(layer.qkv, f"{name}.input_layernorm", into, attention, attention),
+        out=watched(layer.out, attention, [out], out, middle),
+        gate_up=watched(layer.gate_up, middle, wide, feed, feed),
+        down=watched(layer.down, feed, [down], down, after),
+    )
