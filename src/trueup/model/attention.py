@@ -347,3 +347,22 @@ def _products_in_bf16(wanted: bool) -> Iterator[None]:
         yield
     finally:
         matmul.fp32_precision = before
+
+
+@torch.no_grad()
+def weights_of(
+    qkv_NO: torch.Tensor, groups: tuple[ExampleGroup, ...], *, heads: tuple[int, int], bf16: bool
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Of each example its first token and its attention's softmax (J, L, L), by the code `attend` runs."""
+    with _products_in_bf16(bf16):
+        for group in groups:
+            own = _read(qkv_NO, group, heads)
+            examples, keys, places, _ = own.k_EKRD.shape
+            all_EJRR = own.k_EKRD.new_zeros((examples, heads[0], places, places))
+            for first, last in own._blocks():
+                block = own._weights(first, last).view(examples, keys, -1, last - first, last)
+                all_EJRR[:, :, first:last, :last] = block.flatten(1, 2)
+            for target_R, weights_JRR in zip(group.target.view(examples, places), all_EJRR, strict=True):
+                length = int((target_R < len(qkv_NO)).sum())
+                if length:
+                    yield int(target_R[0]), weights_JRR[:, :length, :length]
