@@ -156,6 +156,35 @@ def test_shapes_that_ran_out_of_memory_are_remembered() -> None:
     assert found.memory_edges == ((8, 512),)
 
 
+def test_what_a_run_went_on_with_is_where_the_next_one_starts() -> None:
+    def ran_out(refused: list[int], at_most: int, kind: str = "out_of_memory") -> Event:
+        data = {"refused": refused, "at_most": at_most, "done": "halved"}
+        return Event(at_s=1.0, kind=kind, message="no memory", data=data)
+
+    found = learn(
+        run(events=[ran_out([8, 512], 2048), ran_out([4, 512], 1024)]),
+        run(events=[ran_out([16, 256], 2048, "smaller_plan")]),
+    )
+    assert found is not None
+    assert found.memory_edges == ((8, 512), (4, 512), (16, 256))
+    assert found.micro_batch_tokens == 1024
+    assert learn(run()) is not None
+    untouched = learn(run())
+    assert untouched is not None
+    assert untouched.micro_batch_tokens is None
+
+
+def test_memory_with_other_activation_checkpointing_says_nothing() -> None:
+    data = {"refused": [8, 512], "at_most": 2048}
+    ran_out = Event(at_s=1.0, kind="out_of_memory", message="no memory", data=data)
+    saving = LIKE | {"train": {"activation_checkpointing": True}}
+    records = [run(events=[ran_out]), run(recipe=saving)]
+    found = learnt_profile(records, saving, device_kind="cpu", device_name=CPU, static=False)
+    assert found is not None
+    assert found.memory_edges == ()
+    assert found.token_s.n == 2
+
+
 def test_a_run_of_too_few_steps_leaves_the_estimates() -> None:
     short = run().model_copy(update={"steps": run().steps[:2]})
     found = learn(short)

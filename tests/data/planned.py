@@ -59,6 +59,7 @@ def profile_of(
     step_ratio: float = 0.8,
     rules: DeviceRules | None = None,
     edges: tuple[tuple[int, int], ...] = (),
+    tokens: int | None = None,
 ) -> PlatformProfile:
     """A profile of round figures: compiling takes as long for every shape."""
     figures = CompileFigures(
@@ -78,6 +79,7 @@ def profile_of(
         head_row_s=seconds(0.0),
         compile={"layer": figures},
         memory_edges=edges,
+        micro_batch_tokens=tokens,
     )
 
 

@@ -232,6 +232,27 @@ def test_a_shape_that_ran_out_of_memory_before_is_not_tried_again() -> None:
     plan = planner_of(long_tail(500), budget=4096, profile=profile_of(edges=((4, 512),))).plan()
     assert max(rows * width for rows, width in plan.training) < 2048
     assert plan.tokens_per_microbatch == 2047
+    assert "not 4096: an earlier run on this device had no memory for 4 x 512" in plan.reason
+
+
+def test_a_plan_starts_with_what_an_earlier_run_went_on_with_after_it_ran_out_of_memory() -> None:
+    profile = profile_of(edges=((8, 512), (4, 512)), tokens=1024)
+    plan = planner_of(long_tail(500), budget=4096, profile=profile).plan()
+    assert plan.tokens_per_microbatch == 1024
+    assert plan.micro_batches_per_step * 1024 >= 4096
+    assert (
+        "at most 1024 tokens, not 4096: an earlier run on this device had no memory for 4 x 512"
+        in plan.reason
+    )
+    assert planner_of(long_tail(500), budget=512, profile=profile).plan().tokens_per_microbatch == 512
+    assert "an earlier run" not in planner_of(long_tail(500), budget=512, profile=profile).plan().reason
+
+
+def test_what_was_learnt_of_memory_refuses_no_row_that_was_not_itself_too_large() -> None:
+    profile = profile_of(edges=((8, 512),), tokens=256)
+    assert planner_of([3, 500], budget=4096, profile=profile).plan().tokens_per_microbatch == 504
+    wide = planner_of([3, 50], "bucket", budget=4096, profile=profile, buckets=(64, 512)).plan()
+    assert wide.tokens_per_microbatch == 512
 
 
 # --- bad input --------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from .totals import world_size
 FEWEST_STEPS = 3  # of a run, with nothing but a step in them
 SPREAD = 1.5  # sizes of micro-batches must differ by so much to tell a fixed part from one that grows
 _ALIKE = (("model", "path"), ("tune", "method"), ("precision", "policy"))
+_OUT_OF_MEMORY = ("smaller_plan", "out_of_memory")  # events
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,15 @@ def learnt_profile(
     if dims is None:
         return None
     known = estimated_profile(device_kind, device_name, dims, static=static)
-    edges = tuple(dict.fromkeys(edge for record in found for edge in _refused(record.events)))
+    memory = _memory(
+        [record for record in found if _checkpointing(record.header.recipe) == _checkpointing(like)]
+    )
     runs: dict[CompileMode, list[list[_MicroBatches]]] = {}
     for record in found:
         points = _points(record, known, dims)
         if len(points) >= FEWEST_STEPS:
             runs.setdefault(_mode(record), []).append(points)
-    known = known.model_copy(update={"memory_edges": edges, **_seconds(runs.get("none", []), known, dims)})
+    known = known.model_copy(update=memory | _seconds(runs.get("none", []), known, dims))
     compiled = {
         mode: _compiled(figures, mode, [record for record in found if _mode(record) == mode], runs)
         for mode, figures in known.compile.items()
@@ -180,9 +183,19 @@ def _cold_compiles(events: Sequence[Event]) -> list[tuple[tuple[str, Shape], flo
     return [(key, value) for key, value in seconds.items() if key not in warm]
 
 
-def _refused(events: Sequence[Event]) -> list[Shape]:
-    shapes = [event.data.get("refused") for event in events if event.kind == "smaller_plan"]
-    return [(int(shape[0]), int(shape[1])) for shape in shapes if isinstance(shape, list | tuple)]
+def _memory(records: Sequence[RunRecord]) -> dict[str, Any]:
+    """The shapes that memory ran out for, while warming up or in a step, and the least tokens of a
+    micro-batch that a run went on with, or would have."""
+    found = [event.data for record in records for event in record.events if event.kind in _OUT_OF_MEMORY]
+    shapes = [data.get("refused") for data in found]
+    edges = [(int(shape[0]), int(shape[1])) for shape in shapes if isinstance(shape, list | tuple)]
+    tokens = [data["at_most"] for data in found if isinstance(data.get("at_most"), int)]
+    return {"memory_edges": tuple(dict.fromkeys(edges)), "micro_batch_tokens": min(tokens, default=None)}
+
+
+def _checkpointing(recipe: Mapping[str, Any]) -> bool:
+    """Whether layers keep only their inputs: the same shape then takes a fraction of the memory."""
+    return bool(_at(recipe, ("train", "activation_checkpointing")))
 
 
 def _measured(value: float, unit: str, method: str, n: int) -> Measurement:

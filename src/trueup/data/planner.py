@@ -70,7 +70,8 @@ class Planner:
         timed = all(layout.total_s is not None for layout in possible)
         best = min(possible, key=lambda layout: (layout.price(timed), layout.shapes))
         alternatives = tuple(self._alternatives(layouts, wanted, best))
-        return self._plan_of(best, alternatives, reason(self.shapes.strategy, possible, best, timed))
+        why = reason(self.shapes.strategy, possible, best, timed) + self._because_of_memory()
+        return self._plan_of(best, alternatives, why)
 
     def smaller(self, plan: ShapePlan, refused: Shape) -> ShapePlan:
         """The next plan to try after the device had no memory for `refused`: the same strategy and compile
@@ -134,10 +135,28 @@ class Planner:
 
     @property
     def _budget(self) -> int:
-        """Most tokens of a micro-batch: the recipe's, or what fits the device where that is less."""
-        edges = () if self.profile is None else self.profile.memory_edges
-        refused = [rows * width - 1 for rows, width in edges]
-        return min([self.shapes.tokens_per_microbatch, *refused])
+        """Most tokens of a micro-batch: the recipe's, or what fits the device where that is less. Where
+        earlier runs ran out of memory it is what they went on with, but not too small for the longest row."""
+        limits = [self.shapes.tokens_per_microbatch, *(rows * width - 1 for rows, width in self._edges)]
+        if self.profile is not None and self.profile.micro_batch_tokens is not None:
+            multiple = self._rules.multiple
+            rows = [-(-self.data.longest // multiple) * multiple, *(self.shapes.buckets or ())]
+            limits.append(max(self.profile.micro_batch_tokens, *rows))
+        return min(limits)
+
+    @property
+    def _edges(self) -> tuple[Shape, ...]:
+        return () if self.profile is None else self.profile.memory_edges
+
+    def _because_of_memory(self) -> str:
+        """What earlier runs' memory made of the recipe's tokens, as a further part of a plan's reason."""
+        if self._budget >= self.shapes.tokens_per_microbatch or not self._edges:
+            return ""
+        rows, width = min(self._edges, key=lambda shape: shape[0] * shape[1])
+        return (
+            f"; micro-batches of at most {self._budget} tokens, not {self.shapes.tokens_per_microbatch}: an "
+            f"earlier run on this device had no memory for {rows} x {width}"
+        )
 
     @property
     def _longest_row(self) -> int:

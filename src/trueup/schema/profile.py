@@ -47,3 +47,4 @@ class PlatformProfile(Frozen):
     attention: Literal["row", "example"] = "row"
     compile: dict[CompileMode, CompileFigures] = Field(default_factory=dict)
     memory_edges: tuple[Shape, ...] = ()  # shapes that ran out of memory
+    micro_batch_tokens: int | None = None  # the most that a run went on with after that

@@ -77,7 +77,8 @@ def other_plan(session: Session, error: Exception) -> ShapePlan:
     if is_out_of_memory(error):
         refused = session.plan.largest
         plan = session.planner.smaller(session.plan, refused)
-        session.timeline.event("smaller_plan", plan.reason, refused=list(refused), cause=str(error))
+        facts = {"refused": list(refused), "at_most": plan.tokens_per_microbatch}
+        session.timeline.event("smaller_plan", plan.reason, cause=str(error), **facts)
         return plan
     if session.plan.compile == "none" or not _by_the_compiler(error):
         raise error
