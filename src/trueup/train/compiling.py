@@ -4,7 +4,7 @@ fails."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from trueup.device import Device
 from trueup.schema import CompileMode, InputError, ShapePlan, TrueupError
@@ -77,7 +77,7 @@ def other_plan(session: Session, error: Exception) -> ShapePlan:
     if is_out_of_memory(error):
         refused = session.plan.largest
         plan = session.planner.smaller(session.plan, refused)
-        facts = {"refused": list(refused), "at_most": plan.tokens_per_microbatch}
+        facts: dict[str, Any] = {"refused": list(refused), "at_most": plan.tokens_per_microbatch}
         session.timeline.event("smaller_plan", plan.reason, cause=str(error), **facts)
         return plan
     if session.plan.compile == "none" or not _by_the_compiler(error):
