@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from s3_endpoint import BUCKET, Endpoint, point_at
 from trueup.checkpoint.folder import read_manifest
 from trueup.checkpoint.manifest import MANIFEST_FILE, sealed
 from trueup.checkpoint.remote import DamagedRemoteError, Remote, is_remote, parse, pull_newest
+from trueup.checkpoint.remote_files import Retry
 from trueup.schema import InputError, StorageError
 
 
@@ -223,6 +225,23 @@ def test_a_root_that_cannot_be_written_is_said(tmp_path: Path, far: Path, root: 
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageError, match="cannot be written"):
         remote.pull(RUN, 40, tmp_path / "file" / "checkpoints")
+
+
+def test_a_full_disk_at_a_place_that_is_a_folder_is_said_at_once(
+    far: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        Path(target).write_bytes(source.read_bytes()[:10])
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+    waits: list[float] = []
+    remote = Remote(str(far), Retry(sleep=waits.append))
+    folder = save(root, 40)
+    monkeypatch.setattr(shutil, "copyfile", refuse)
+    with pytest.raises(StorageError, match=r"No space left on device.*Make room there"):
+        remote.upload(folder, RUN)
+    assert waits == []
+    assert [path for path in far.rglob("*") if path.is_file()] == []
 
 
 # --- What came from elsewhere ------------------------------------------------------------------------------
