@@ -14,7 +14,7 @@ from trueup.analysis.guard import NO_VALUE, advance
 from trueup.analysis.guard_records import HOUR_S, Action, GuardState, Policy, Reading, Rule
 
 quick = settings(max_examples=60, deadline=None)
-seek = settings(max_examples=500, deadline=None, phases=[Phase.generate], database=None)
+seek = settings(max_examples=500, deadline=None, phases=[Phase.generate], derandomize=True)
 NAMES = ("a", "b")
 LEVELS = (1.0, 3.0)
 actions = st.sampled_from(["warn", "checkpoint", "pause", "pause", "stop"])

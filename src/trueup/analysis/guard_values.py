@@ -152,7 +152,9 @@ def _dollars(facts: Facts, step: Step, end_s: float, interval_s: Sequence[float]
 def _spent(facts: Facts, at_s: float) -> tuple[Reading, ...]:
     if facts.usd_per_hour is None:
         return ()
-    return (Reading(at_s=at_s, values={"usd_spent": (at_s - facts.down_s) * facts.usd_per_hour / 3600}),)
+    usd = (at_s - facts.down_s) * facts.usd_per_hour / 3600
+    # a counter: what it shows is judged, not what it showed on average
+    return (Reading(at_s=at_s, values={"usd_spent": usd}, holds_s=MONTH_S),)
 
 
 def _of_sample(facts: Facts, observed: Observed, sample: Sample) -> tuple[Observed, tuple[Reading, ...]]:
