@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bill, cache, calibrate, export, prepare, recipe, report, runs, shapes, train
+from . import bill, cache, calibrate, ctl, export, prepare, recipe, report, runs, shapes, train
 
 app = typer.Typer(
     name="trueup",
@@ -36,6 +36,7 @@ def _root(
 app.command("prepare")(prepare.prepare)
 app.command("train")(train.train)
 app.add_typer(runs.app, name="runs")
+app.command("ctl")(ctl.ctl)
 app.command("bill")(bill.bill)
 app.command("report")(report.report)
 app.command("export")(export.export)
