@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueup.analysis.parity import TOLERANCES, Parity, is_over, judge
+from trueup.analysis.parity import TOLERANCES, Parity, judge
 from trueup.schema import InputError
 from trueup.schema.parity import BatchFacts, Compared, SideFacts
 
@@ -65,7 +65,7 @@ def test_a_number_that_is_not_finite_is_over_any_tolerance_and_comes_before_all(
     found = verdict(output(0, 7.0), output(1, math.inf, "a"), tolerance=1e9)
     assert [one.name for one in found.compared] == ["m1", "m0"]
     assert (found.verdict, found.first_over, found.over) == ("over", "m1", 1)
-    assert is_over(output(0, math.nan), 1e9)
+    assert verdict(output(0, math.nan), tolerance=1e9).verdict == "over"
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,17 @@ def test_the_tolerance_is_that_of_the_lower_precision(a: str, b: str, limit: flo
     found = verdict(output(0, 0.0), a=a, b=b)
     assert (found.tolerance, found.tolerance_reason) == (limit, words)
     assert verdict(output(0, 0.0), tolerance=0.5).tolerance_reason == "given on the command line"
+
+
+def test_gradients_are_given_more_by_default_and_not_where_it_is_asked() -> None:
+    of_layer = output(0, 5e-4)
+    of_gradient = of_layer.model_copy(update={"kind": "gradient"})
+    assert verdict(of_layer).verdict == "over"
+    found = verdict(of_gradient)
+    assert (found.verdict, found.gradient_tolerance) == ("within", pytest.approx(1e-3))
+    asked = verdict(of_gradient, tolerance=1e-4)
+    assert (asked.verdict, asked.first_over) == ("over", "m0 (gradient)")
+    assert asked.is_over(of_gradient)
 
 
 def test_identical_is_said_only_of_zeros() -> None:

@@ -12,6 +12,7 @@ from trueup.schema.parity import BatchFacts, Compared, NotCompared, SideFacts
 # Relative errors in norm. A unit roundoff is 6e-8 in fp32 and 4e-3 in bf16; errors of the layers add up.
 # docs/parity.md has what was measured on the built-in models.
 TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
+GRADIENT_FACTOR = 10.0  # of the defaults: a gradient is a sum in which large terms cancel
 PRECISION_WORDS = {"float32": "fp32", "bfloat16": "bf16"}
 
 
@@ -24,6 +25,7 @@ class Parity(Frozen):
     batch: BatchFacts
     verdict: Literal["within", "over"]
     tolerance: float
+    gradient_tolerance: float
     tolerance_reason: str
     identical: bool
     same_weights: bool
@@ -31,6 +33,9 @@ class Parity(Frozen):
     first_over: str | None
     compared: tuple[Compared, ...]
     not_compared: tuple[NotCompared, ...]
+
+    def is_over(self, one: Compared) -> bool:
+        return _is_over(one, self.gradient_tolerance if one.kind == "gradient" else self.tolerance)
 
 
 def judge(
@@ -42,15 +47,16 @@ def judge(
     *,
     tolerance: float | None = None,
 ) -> Parity:
-    """`tolerance`: of the relative error of every output; None takes the default of the lower precision.
+    """`tolerance`: of the relative error of every output; None takes the defaults of the lower precision.
     Raises InputError where the sides have nothing in common, or the tolerance is not one."""
     if not compared:
         raise InputError(
             f"{a.subject} and {b.subject} have no output in common, so there is nothing to compare; "
             "give two models of one architecture"
         )
-    limit, reason = _tolerance(a, b, tolerance)
-    over = [one for one in compared if is_over(one, limit)]
+    limit, of_gradients, reason = _tolerances(a, b, tolerance)
+    limits = {"gradient": of_gradients}
+    over = [one for one in compared if _is_over(one, limits.get(one.kind, limit))]
     first = min(over, key=lambda one: one.order, default=None)
     return Parity(
         a=a,
@@ -58,6 +64,7 @@ def judge(
         batch=batch,
         verdict="over" if over else "within",
         tolerance=limit,
+        gradient_tolerance=of_gradients,
         tolerance_reason=reason,
         identical=all(one.nonfinite is None and one.max_abs == 0 for one in compared),
         same_weights=a.weights_digest == b.weights_digest,
@@ -68,7 +75,13 @@ def judge(
     )
 
 
-def is_over(one: Compared, tolerance: float) -> bool:
+def require_tolerance(asked: float) -> None:
+    """Raises InputError where it is not one."""
+    if not (math.isfinite(asked) and asked >= 0):
+        raise InputError(f"--tolerance {asked}: a relative error is a number from 0 up")
+
+
+def _is_over(one: Compared, tolerance: float) -> bool:
     """True too where a side has a number that is not finite, or the error itself is not a number."""
     return one.nonfinite is not None or not one.relative <= tolerance
 
@@ -78,15 +91,16 @@ def _worst_first(one: Compared) -> tuple[bool, float, int]:
     return not unknown, 0.0 if unknown else -one.relative, one.order
 
 
-def _tolerance(a: SideFacts, b: SideFacts, asked: float | None) -> tuple[float, str]:
+def _tolerances(a: SideFacts, b: SideFacts, asked: float | None) -> tuple[float, float, str]:
+    """Of all but gradients, of gradients, and why."""
     if asked is not None:
-        if not (math.isfinite(asked) and asked >= 0):
-            raise InputError(f"--tolerance {asked}: a relative error is a number from 0 up")
-        return asked, "given on the command line"
+        require_tolerance(asked)
+        return asked, asked, "given on the command line"
     dtypes = (a.compute_dtype, b.compute_dtype)
     for dtype in dtypes:
         if dtype not in TOLERANCES:
             raise InputError(f"there is no default tolerance for {dtype}; give --tolerance")
     lower = max(dtypes, key=lambda dtype: TOLERANCES[dtype])
     whose = "both sides" if dtypes[0] == dtypes[1] else "the lower precision"
-    return TOLERANCES[lower], f"the default of {PRECISION_WORDS[lower]}, {whose}"
+    limit = TOLERANCES[lower]
+    return limit, GRADIENT_FACTOR * limit, f"the default of {PRECISION_WORDS[lower]}, {whose}"

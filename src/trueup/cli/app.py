@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bill, cache, calibrate, ctl, export, prepare, recipe, report, runs, shapes, train
+from . import bill, cache, calibrate, ctl, export, parity, prepare, recipe, report, runs, shapes, train
 
 app = typer.Typer(
     name="trueup",
@@ -40,6 +40,7 @@ app.command("ctl")(ctl.ctl)
 app.command("bill")(bill.bill)
 app.command("report")(report.report)
 app.command("export")(export.export)
+app.command("parity")(parity.parity)
 app.add_typer(cache.app, name="cache")
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(shapes.app, name="shapes")

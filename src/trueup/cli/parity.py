@@ -55,30 +55,28 @@ def parity(
 ) -> None:
     """Run one batch through two sides and compare every output, worst first; exit code 1 where they differ by
     more than the tolerance."""
+    from trueup.analysis.parity import require_tolerance
+
     if b is None and save is None:
         raise InputError(
             "give a second side to compare with, or --save FILE to keep the outputs of the first"
         )
-    given = Given(data, tokens, seed)
+    if tolerance is not None:
+        require_tolerance(tolerance)
+    gradient = not no_gradient
     with stdout_reserved():
         sides = [side_of(parse_side(text)) for text in (a, b) if text is not None]
-        batch, source = batch_for(sides, given)
-        with _outputs_of(sides[0], batch, source, save, gradient=not no_gradient) as outputs:
-            if b is None:
-                assert save is not None
-                side, size = outputs.side, save.stat().st_size
-                saved = {"saved": str(save), "bytes": size, "a": _plain(side), "batch": _plain(outputs.facts)}
-                found = None
-            else:
-                found = _compare(outputs, sides, batch, tolerance, gradient=not no_gradient)
-    if found is None:
-        if as_json:
-            print_json(saved)
-        else:
-            from trueup.report.parity import saved_text
+        batch, source = batch_for(sides, Given(data, tokens, seed))
+        with _outputs_of(sides[0], batch, source, save, gradient=gradient) as outputs:
+            found = None if b is None else _compare(outputs, sides, batch, tolerance, gradient=gradient)
+            facts = {"a": outputs.side, "batch": outputs.facts}
+    if save is not None:
+        _tell_saved(save, facts, as_json=as_json and found is None)
+    if found is not None:
+        _tell(found, rows, as_json=as_json)
 
-            print_rich(saved_text(side, str(save), size))
-        return
+
+def _tell(found: Parity, rows: int, *, as_json: bool) -> None:
     if as_json:
         print_json(_plain(found))
     else:
@@ -87,6 +85,14 @@ def parity(
         print_rich(parity_text(found, rows=rows))
     if found.verdict == "over":
         raise typer.Exit(1)
+
+
+def _tell_saved(path: Path, facts: dict[str, Any], *, as_json: bool) -> None:
+    size = path.stat().st_size
+    if as_json:
+        print_json({"saved": str(path), "bytes": size, **{key: _plain(one) for key, one in facts.items()}})
+    else:
+        say(f"wrote {path} ({size / 1e6:,.1f} MB): the outputs of {facts['a'].subject}")
 
 
 def _plain(record: Any) -> dict[str, Any]:

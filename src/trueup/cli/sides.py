@@ -157,9 +157,9 @@ def weights_of_run(run_folder: Path, which: str, text: str) -> tuple[Path, Check
 
 def _checkpoint_in(folder: Path) -> Subject | None:
     from trueup.checkpoint.folder import verified
-    from trueup.checkpoint.manifest import MANIFEST_FILE, WEIGHTS
+    from trueup.checkpoint.manifest import MANIFEST_FILE
 
-    if not (folder / MANIFEST_FILE).is_file() or not (folder / f"{WEIGHTS}.safetensors").is_file():
+    if not (folder / MANIFEST_FILE).is_file() or (folder / "config.json").is_file():
         return None
     manifest = verified(folder)
     return _of_checkpoint(folder, manifest, f"checkpoint of run {manifest.origin.run}, step {manifest.step}")

@@ -68,7 +68,7 @@ def run_side(side: Side, device: Device, batch: BatchTensors, take: Take, *, gra
     loaded = _loaded(side, device)
     _check_tokens(side, loaded, batch)
     digest = weights_digest(loaded)
-    precision = choose_precision(side.precision, device)
+    precision = _precision(side, device)
     loaded, layers = _with_layers(side, loaded, precision)
     with ExitStack() as undo:
         if side.compile != "none":
@@ -95,6 +95,13 @@ def run_side(side: Side, device: Device, batch: BatchTensors, take: Take, *, gra
         torch_version=torch.__version__,
         trueup_version=__version__,
     )
+
+
+def _precision(side: Side, device: Device) -> Precision:
+    precision = choose_precision(side.precision, device)
+    if side.precision not in ("auto", precision.policy):
+        raise InputError(f"{side.subject}: precision={side.precision} is not possible: {precision.reason}")
+    return precision
 
 
 def points_at_most(side: Side) -> int:

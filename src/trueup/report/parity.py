@@ -32,10 +32,6 @@ def parity_text(parity: Parity, *, rows: int = ROWS) -> RenderableType:
     return Group(*parts)
 
 
-def saved_text(side: SideFacts, path: str, size: int) -> RenderableType:
-    return Text(f"wrote {clean(path)} ({size / 1e6:,.1f} MB): the outputs of {_side(side)}")
-
-
 def _sides(parity: Parity) -> RenderableType:
     batch = parity.batch
     weights = "the same weights" if parity.same_weights else "different weights"
@@ -60,7 +56,10 @@ def _side(side: SideFacts) -> str:
 
 
 def _verdict(parity: Parity) -> list[RenderableType]:
-    limit = f"tolerance {_figure(parity.tolerance)} ({parity.tolerance_reason})"
+    limit = f"tolerance {_figure(parity.tolerance)}"
+    if parity.gradient_tolerance != parity.tolerance:
+        limit += f", of gradients {_figure(parity.gradient_tolerance)}"
+    limit += f" ({parity.tolerance_reason})"
     count = len(parity.compared)
     if parity.identical:
         return [Text(f"identical: all {count:,} outputs are equal to the last bit; {limit}", style="green")]
@@ -94,14 +93,13 @@ def _table(parity: Parity, rows: int) -> Table:
     for name in ("output", "kind", "relative", "largest", "worst at"):
         table.add_column(name, justify="right" if name in ("relative", "largest") else "left", no_wrap=True)
     for one in parity.compared[:rows]:
-        over = one.nonfinite is not None or not one.relative <= parity.tolerance
         table.add_row(
             Text(clean(one.name)),
             one.kind,
             _figure(one.relative),
             _figure(one.max_abs),
             Text(_place(one.worst) if one.worst else "–"),
-            style="red" if over else None,
+            style="red" if parity.is_over(one) else None,
         )
     return table
 
