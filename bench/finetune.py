@@ -105,7 +105,7 @@ def _base_job(records: int, precision: str) -> Job:
         data=str(prepared.folder),
         rows=ROWS,
         row_tokens=row_tokens,
-        bf16=choose_precision(precision, device).policy == "autocast",
+        bf16=choose_precision(precision, device).compute_dtype == "bfloat16",
         threads=device.choose_threads()[0],
         adapter="",
         result="",

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from . import attention, loss
 from .attention import ExampleGroup, attend, groups_of, spans_of
 from .layers import Adapter, add_and_norm, gated, project
+from .storage import widened
 
 
 @dataclass(frozen=True)
@@ -123,21 +124,25 @@ TOLERANCE = 1e-3  # of the largest hidden state; fp32 rounding stays orders of m
 
 
 def checked_decoder(base: Any, dtype: torch.dtype) -> Decoder:
-    """From a loaded causal LM whose weights are still fp32 (or fp64). Frozen linear weights of its layers
-    become `dtype`, in place.
+    """From a loaded causal LM. Frozen linear weights of its layers become `dtype`, in place.
 
-    A few tokens are sent through both forward passes first. Raises UnsupportedError, with the weights as they
-    were, where the model is built otherwise or computes something else.
+    A few tokens are sent through both forward passes first, in fp32 (or wider) whatever the weights are kept
+    in. Raises UnsupportedError, with the weights as they were, where the model is built otherwise or computes
+    something else.
     """
     weight = base.get_output_embeddings().weight
+    exact = torch.promote_types(weight.dtype, torch.float32)
     tokens_BT = (torch.arange(8, device=weight.device) * 7 + 3)[None] % len(weight)
     positions_BT = torch.arange(8, device=weight.device)[None]
     with torch.no_grad():
         decoder = getattr(base, str(base.base_model_prefix))
-        expected = decoder(input_ids=tokens_BT, position_ids=positions_BT, use_cache=False).last_hidden_state
+        layers = _checked_layers(base)
+        with widened([decoder.embed_tokens, *layers], exact):
+            output = decoder(input_ids=tokens_BT, position_ids=positions_BT, use_cache=False)
+        expected = output.last_hidden_state
         # A layer's copy of its weights is gone when the next is made: there is no second model in memory.
-        copied = (_layer(layer, weight.dtype, share=False) for layer in _checked_layers(base))
-        found = _assembled(base, weight.dtype, copied)(tokens_BT, positions_BT, torch.ones_like(tokens_BT))
+        copied = (_layer(layer, exact, share=False) for layer in layers)
+        found = _assembled(base, exact, copied)(tokens_BT, positions_BT, torch.ones_like(tokens_BT))
     if not bool((found - expected).abs().max() <= TOLERANCE * expected.abs().max()):
         raise UnsupportedError("its layers do not compute what Llama's do")
     return build_decoder(base, dtype)
@@ -146,22 +151,21 @@ def checked_decoder(base: Any, dtype: torch.dtype) -> Decoder:
 def build_decoder(base: Any, dtype: torch.dtype) -> Decoder:
     """`checked_decoder` without the comparison."""
     layers = tuple(_layer(layer, dtype, share=True) for layer in _checked_layers(base))
-    own = _assembled(base, dtype, layers)
-    _let_go_of_the_file(base, own)
-    return own
+    _let_go_of_the_file(base, layers, dtype)
+    return _assembled(base, dtype, layers)
 
 
-def _let_go_of_the_file(base: Any, own: Decoder) -> None:
+def _let_go_of_the_file(base: Any, layers: Iterable[Layer], dtype: torch.dtype) -> None:
     """The loaded parameters are parts of one mapping of the weight file, which stays in memory as long as any
     of them does. So the few that the layers' own copies do not replace become copies too."""
-    head = base.get_output_embeddings().weight
-    norms = [own.norm, *(norm for layer in own.layers for norm in (layer.input_norm, layer.feed_norm))]
-    left = [own.embedding.weight, *(norm.weight for norm in norms)]
-    if head is not own.embedding.weight and not head.requires_grad:
-        head.data = own.head_weight_VH
-    for parameter in left:
+    decoder = getattr(base, str(base.base_model_prefix))
+    head, embedding = base.get_output_embeddings().weight, decoder.embed_tokens.weight
+    norms = [decoder.norm, *(norm for layer in layers for norm in (layer.input_norm, layer.feed_norm))]
+    for parameter in [embedding, *(norm.weight for norm in norms)]:
         if not parameter.requires_grad:
             parameter.data = parameter.data.clone()
+    if head is not embedding and not head.requires_grad:
+        head.data = head.data.to(dtype, copy=True)
 
 
 def _checked_layers(base: Any) -> list[Any]:

@@ -138,13 +138,18 @@ def save_adapter(loaded: LoadedModel, folder: Path, *, finish: Callable[[Path], 
     from peft import get_peft_model_state_dict
 
     state = get_peft_model_state_dict(loaded.module, save_embedding_layers=False)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    tensors = {name: _exact(tensor).detach().cpu().contiguous() for name, tensor in state.items()}
     with staged_folder(folder, "exporting the adapter") as staging:
         _save_tensors(tensors, staging / "adapter_model.safetensors")
         config = json.dumps(_adapter_config(loaded), indent=2, sort_keys=True)
         (staging / "adapter_config.json").write_text(config + "\n", encoding="utf-8")
         if finish is not None:
             finish(staging)
+
+
+def _exact(tensor: torch.Tensor) -> torch.Tensor:
+    """An adapter is fp32 whatever the run kept it in: peft and others add it up in what they find."""
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
 def _adapter_config(loaded: LoadedModel) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""From a model folder to something that can be trained: base weights in fp32, adapters or all parameters.
+"""From a model folder to something that can be trained: the base model with adapters, or all parameters.
 
 B rows, T positions, H hidden size, V vocabulary.
 """
@@ -21,8 +21,10 @@ from .decoder import Decoder, UnsupportedError, checked_decoder
 from .dims import most_positions
 from .folder import config_of
 from .masks import additive_mask, block_causal_mask
+from .precision import Precision
 from .probe import probe
 from .quiet import silence_libraries
+from .storage import keep_weights_as
 
 Attention = Literal["sdpa", "eager"]
 
@@ -67,7 +69,7 @@ class LoadedModel:
             return self.decoder(tokens_BT, positions_BT, segments_BT)
         mask = block_causal_mask(segments_BT)
         if self.attention == "eager":
-            mask = additive_mask(mask, self.head_weight.dtype)
+            mask = additive_mask(mask, torch.promote_types(self.head_weight.dtype, torch.float32))
         decoder = getattr(self.base, str(self.base.base_model_prefix))
         output = decoder(input_ids=tokens_BT, position_ids=positions_BT, attention_mask=mask, use_cache=False)
         hidden_BTH: torch.Tensor = output.last_hidden_state
@@ -77,8 +79,8 @@ class LoadedModel:
 def with_own_decoder(loaded: LoadedModel, compute_dtype: str) -> tuple[LoadedModel, str]:
     """The model with our forward pass for eager training on a CPU, or as it was; and why.
 
-    `compute_dtype`: that of the matrix products, 'float32' or 'bfloat16'. Frozen weights become it: autocast
-    would round them to the same numbers anew in every micro-batch.
+    `compute_dtype`: that of the matrix products, 'float32' or 'bfloat16'. Frozen weights of the layers become
+    it under policy autocast too, which would round them to the same numbers anew in every micro-batch.
     """
     if loaded.head_weight.device.type != "cpu":
         return loaded, "an explicit block-causal mask: our own layers are for the CPU, example by example"
@@ -111,11 +113,13 @@ def load_model(
     *,
     torch_device: str | torch.device = "cpu",
     seed: int = 0,
+    precision: Precision | None = None,
     attention: Attention = "sdpa",
     activation_checkpointing: bool = False,
     tokenizer: Any = None,
 ) -> LoadedModel:
-    """Loads the weights in fp32, adds adapters for LoRA, checks the result with a few tokens and moves it.
+    """Loads the weights in fp32, adds adapters for LoRA, checks the result with a few tokens, rounds what
+    `precision` keeps in bf16 (None: nothing) and moves it.
 
     The adapters' first values depend on `seed` alone; the caller's random state is left as it was. With a
     `tokenizer`, its vocabulary is compared with the model's. Raises InputError for a model that cannot be
@@ -142,6 +146,8 @@ def load_model(
     probe(loaded)
     if activation_checkpointing:
         base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if precision is not None:
+        keep_weights_as(module, base.get_input_embeddings(), precision)
     module.to(torch_device)
     module.train()
     return loaded

@@ -1,4 +1,8 @@
-"""In which precision the arithmetic is done, and why. Weights and optimizer state are fp32 either way."""
+"""In which precision weights are kept and products are done, and why.
+
+Whatever the policy, these are fp32: the stream of hidden states between the layers, norms and their weights,
+the statistics of softmax, the loss.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ from typing import Any, Literal, Protocol
 
 from trueup.schema import Frozen
 
-Policy = Literal["auto", "fp32", "autocast"]
+Policy = Literal["auto", "fp32", "bf16", "bf16-master", "autocast"]
+DtypeName = Literal["float32", "bfloat16"]
 
 
 class KnowsBf16(Protocol):
@@ -19,15 +24,29 @@ class KnowsBf16(Protocol):
 
 
 class Precision(Frozen):
-    """The choice, made once and stored with the run. `policy` is what is done, never 'auto'."""
+    """The choice, made once and stored with the run. `policy` is what is done, never 'auto';
+    `compute_dtype` is that of the matrix products."""
 
-    policy: Literal["fp32", "autocast"]
-    compute_dtype: Literal["float32", "bfloat16"]
+    policy: Literal["fp32", "bf16", "bf16-master", "autocast"]
+    compute_dtype: DtypeName
     reason: str
 
+    @property
+    def trained_dtype(self) -> DtypeName:
+        """In which trained weights are kept, their gradients summed, and the optimizer's moments kept."""
+        return "bfloat16" if self.policy == "bf16" else "float32"
+
+    @property
+    def frozen_dtype(self) -> DtypeName:
+        """In which weights that are not trained are kept."""
+        return "bfloat16" if self.policy in ("bf16", "bf16-master") else "float32"
+
     def autocast(self, device_type: str = "cpu") -> AbstractContextManager[Any]:
-        """The context in which forward passes run: torch.autocast to bf16, or nothing for fp32."""
-        if self.policy == "fp32":
+        """The context in which forward passes run: torch.autocast to bf16, or nothing for fp32.
+
+        Under every bf16 policy it is what rounds the products' inputs, activations and fp32 weights alike.
+        """
+        if self.compute_dtype == "float32":
             return nullcontext()
         import torch
 
@@ -35,13 +54,13 @@ class Precision(Frozen):
 
 
 def choose_precision(policy: Policy, device: KnowsBf16) -> Precision:
-    """`auto` takes bf16 where the device is fast at it; an explicit policy is obeyed, and what the device
-    says of bf16 is kept in the reason so that a slow choice explains itself."""
+    """`auto` takes bf16 products with fp32 masters where the device is fast at bf16, else fp32; an explicit
+    policy is obeyed, and what the device says of bf16 is kept in the reason so that a slow choice explains
+    itself."""
     fast, why = device.fast_bf16()
     if policy == "auto":
-        use_bf16, reason = fast, why
+        policy, reason = "bf16-master" if fast else "fp32", why
     else:
-        use_bf16, reason = policy == "autocast", f"asked for by the recipe; the device: {why}"
-    if use_bf16:
-        return Precision(policy="autocast", compute_dtype="bfloat16", reason=reason)
-    return Precision(policy="fp32", compute_dtype="float32", reason=reason)
+        reason = f"asked for by the recipe; the device: {why}"
+    compute: DtypeName = "float32" if policy == "fp32" else "bfloat16"
+    return Precision(policy=policy, compute_dtype=compute, reason=reason)
