@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import random
 import weakref
@@ -20,16 +21,30 @@ from trueup.train.warm_up import dummy_limits, is_steady, warm_up
 
 
 def bits(value: torch.Tensor) -> bytes:
-    return value.detach().numpy().tobytes()
+    return value.detach().view(torch.uint8).numpy().tobytes() if value.dim() else repr(value.item()).encode()
 
 
-@pytest.mark.parametrize("method", ["lora", "full"])
-@pytest.mark.parametrize("strategy", ["pack", "bucket"])
-@pytest.mark.parametrize("stepped", [False, True])
+@pytest.mark.parametrize(
+    ("strategy", "method", "stepped", "policy"),
+    [
+        *itertools.product(("pack", "bucket"), ("lora", "full"), (False, True), ("fp32",)),
+        *itertools.product(("pack",), ("lora", "full"), (True,), ("bf16-master", "bf16", "stochastic")),
+    ],
+)
 def test_warm_up_sees_every_shape_and_changes_no_bit(
-    open_tiny: Any, monkeypatch: pytest.MonkeyPatch, strategy: str, method: str, stepped: bool
+    open_tiny: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: str,
+    method: str,
+    stepped: bool,
+    policy: str,
 ) -> None:
-    session = open_tiny("tune.dropout=0.1", f"shapes.strategy={strategy}", f"tune.method={method}")
+    precision = [f"precision.policy={policy}"]
+    if policy == "stochastic":
+        precision = ["precision.policy=bf16", "precision.stochastic_rounding=true"]
+    session = open_tiny(
+        "tune.dropout=0.1", f"shapes.strategy={strategy}", f"tune.method={method}", *precision
+    )
     planned = session.epoch(0)[0]
     if stepped:  # so that there is optimizer state to disturb, and a weight of minus zero
         train_step(session, gather(session, planned), lr=1e-3)

@@ -16,6 +16,7 @@ from trueup.telemetry import CompileLog, Timeline
 
 from .compiling import compile_modes
 from .interruption import Interruption
+from .optimizer import make_optimizer
 from .shapes import make_planner, shared_plan
 from .world import World, join_world
 
@@ -143,6 +144,7 @@ def open_session(
         from trueup.model.load import load_model, load_tokenizer, read_config
         from trueup.model.precision import choose_precision
 
+        precision = choose_precision(recipe.precision.policy, device)
         resolved = world.leader_first(lambda: resolve_model(recipe.model.path, places.home, say=say))
         tokenizer = load_tokenizer(resolved)
         vocab_size = int(read_config(resolved)["vocab_size"])
@@ -161,6 +163,7 @@ def open_session(
             recipe.tune,
             torch_device=device.torch_device,
             seed=recipe.train.seed,
+            precision=precision,
             activation_checkpointing=recipe.train.activation_checkpointing,
             tokenizer=tokenizer,
         )
@@ -181,9 +184,8 @@ def open_session(
         )
         plan = shared_plan(planner, world)
     with timeline.span(SpanName.LOAD):
-        precision = choose_precision(recipe.precision.policy, device)
         model, layers = _layers(model, plan, precision)
-        optimizer = make_optimizer(model.trainable, recipe, fused=device.kind in FUSED_ADAMW)
+        optimizer = make_optimizer(model.trainable, recipe, precision, fused=device.kind in FUSED_ADAMW)
     with timeline.span(SpanName.CALIBRATE):
         dtype = "bf16" if precision.compute_dtype == "bfloat16" else "fp32"
         ceiling = matmul_ceiling(device, dtype, budget_s=CEILING_BUDGET_S)
@@ -229,28 +231,6 @@ def _layers(model: LoadedModel, plan: ShapePlan, precision: Precision) -> tuple[
         return model, Choice("transformers", why)
     model, why = with_own_decoder(model, precision.compute_dtype)
     return model, Choice("transformers" if model.decoder is None else "own", why)
-
-
-def make_optimizer(
-    trainable: list[tuple[str, torch.nn.Parameter]], recipe: Recipe, *, fused: bool
-) -> torch.optim.Optimizer:
-    """AdamW over the trainable parameters. Weight decay is for matrices: norms and biases are left out."""
-    import torch
-
-    settings = recipe.optimizer
-    matrices = [p for _, p in trainable if p.dim() >= 2]
-    vectors = [p for _, p in trainable if p.dim() < 2]
-    groups = [
-        {"params": matrices, "weight_decay": settings.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=settings.lr,
-        betas=settings.betas,
-        eps=settings.eps,
-        fused=fused,
-    )
 
 
 def seed_everything(seed: int) -> None:
