@@ -93,11 +93,13 @@ def _sections(
     """Of every section: its title, what the model says of it, and its own keys."""
     rows, inner = [], []
     for name, field in node["properties"].items():
-        below = _section_of(schema, field)
+        below, of_list = _section_of(schema, field), _section_of(schema, field.get("items", {}))
         if below is None:
             rows.append(_key_row(node, f"{prefix}{name}", name, field))
         else:
             inner.append((f"{prefix}{name}.", below))
+        if of_list is not None:
+            inner.append((f"{prefix}{name}[].", of_list))
     yield f"`{prefix[:-1]}`" if prefix else "Top level", " ".join(node.get("description", "").split()), rows
     for below_prefix, below in inner:
         yield from _sections(schema, below, below_prefix)
@@ -128,6 +130,10 @@ def _type_text(field: dict[str, Any]) -> str:
         items = field.get("prefixItems")
         if items:
             return f"list of {len(items)} {items[0]['type']}s"
+        if "$ref" in field["items"]:
+            return "list of sections, see below"
+        if "enum" in field["items"]:
+            return f"list of {_type_text(field['items'])}"
         return "list of integers" if field["items"].get("type") == "integer" else "list of texts"
     words = {"string": "text", "boolean": "true or false"}.get(kind, kind)
     limits = [f"{sign} {field[key]:g}" for key, sign in LIMIT_WORDS.items() if key in field]
@@ -196,7 +202,7 @@ def _option_row(name: str, info: OptionInfo, kind: Any) -> tuple[str, ...]:
     flags = ", ".join(f"`{flag}`" for flag in info.param_decls or (f"--{name.replace('_', '-')}",))
     value = "" if kind is bool else f" {info.metavar or _kind_words(kind)}"
     limits = f" ({info.min:g} to {info.max:g})" if info.min is not None and info.max is not None else ""
-    plain = info.default in (None, False, ...) or info.default == []
+    plain = info.default in (None, False, "", ...) or info.default == []
     default = "" if plain else f"`{info.default}`"
     return f"{flags}{value}{limits}", default, info.help or ""
 
