@@ -3,6 +3,7 @@ fails."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -80,7 +81,7 @@ def other_plan(session: Session, error: Exception) -> ShapePlan:
         facts: dict[str, Any] = {"refused": list(refused), "at_most": plan.tokens_per_microbatch}
         session.timeline.event("smaller_plan", plan.reason, cause=str(error), **facts)
         return plan
-    if session.plan.compile == "none" or not _by_the_compiler(error):
+    if session.plan.compile == "none" or not by_the_compiler(error):
         raise error
     failed = f"compiling ({session.plan.compile}) failed: {type(error).__name__}: {error}"
     if session.recipe.compile.mode != "auto":
@@ -90,10 +91,10 @@ def other_plan(session: Session, error: Exception) -> ShapePlan:
     return plan.model_copy(update={"reason": f"the compiler failed, so nothing is compiled; {plan.reason}"})
 
 
-def _by_the_compiler(error: Exception) -> bool:
-    from torch._dynamo.exc import TorchDynamoException
-
-    return isinstance(error, TorchDynamoException)
+def by_the_compiler(error: BaseException) -> bool:
+    """Whether torch's compiler failed. Its module, slow to import, is only asked once it is there."""
+    exceptions = sys.modules.get("torch._dynamo.exc")
+    return exceptions is not None and isinstance(error, exceptions.TorchDynamoException)
 
 
 def stop_if_compiled(session: Session) -> None:

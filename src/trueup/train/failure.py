@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from trueup.schema import Shape, Step, TrueupError
+from trueup.schema import InputError, Shape, Step, StorageError, TrueupError
 
 from .interruption import Interrupted
 
@@ -41,19 +42,23 @@ class Failure:
 
 
 def explain(error: BaseException, session: Session | None, steps: Sequence[Step]) -> Failure:
-    """The failure behind an exception that reached the top of a run."""
+    """The failure behind an exception that reached the top of a run. `data` has its `cause`, the `last_step`
+    and what to `try` next."""
     last = steps[-1].step if steps else 0
     where = f"after step {last}" if session is not None else "before the first step"
-    data: dict[str, Any] = {"last_step": last, "cause": type(error).__name__}
+    advice = _advice(error, session)
+    data: dict[str, Any] = {"last_step": last, "cause": type(error).__name__, "try": advice}
     if isinstance(error, Interrupted):
-        return Failure("interrupted", f"{error} {where}; what was measured is kept", error, data)
+        return Failure("interrupted", f"{error} {where}; what was measured is kept; {advice}", error, data)
     if is_out_of_memory(error):
-        if session is not None:
-            data["largest_shape"] = session.plan.largest
-        return Failure("failed", f"out of memory {where}; {_smaller(session)}", error, data)
-    if isinstance(error, TrueupError):
-        return Failure("failed", f"{where}: {error}", error, data)
-    return Failure("failed", f"{type(error).__name__} {where}: {error}", error, data)
+        data["cause"] = "out of memory"
+        data["largest_shape"] = session.plan.largest if session is not None else None
+        which = f": {error}" if isinstance(error, NoMemoryError) else ""
+        return Failure("failed", f"out of memory {where}{which}; {advice}", error, data)
+    what = (
+        f"{where}: {error}" if isinstance(error, TrueupError) else f"{type(error).__name__} {where}: {error}"
+    )
+    return Failure("failed", f"{what}; {advice}", error, data)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -64,11 +69,67 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in OUT_OF_MEMORY_WORDS)
 
 
-def _smaller(session: Session | None) -> str:
+def _advice(error: BaseException, session: Session | None) -> str:
+    """What to try next."""
+    from .compiling import CompileError, LateCompileError, by_the_compiler
+    from .divergence import DivergedError
+    from .stepper import NonFiniteError
+
+    if is_out_of_memory(error):
+        return _smaller(error, session)
+    if isinstance(error, NonFiniteError | DivergedError) and session is not None:
+        return _slower(session)
+    if isinstance(error, LateCompileError):
+        return "leave out --strict-shapes, or set compile.mode: none"
+    if isinstance(error, CompileError) or by_the_compiler(error):
+        return "set compile.mode: none"
+    if isinstance(error, InputError):
+        return "correct what is named, and start the run again"
+    full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+    return ("make room on the disk, and " if full else "") + _again(session)
+
+
+def _smaller(error: BaseException, session: Session | None) -> str:
     if session is None:
         return "try a smaller model, or a machine with more memory"
     tokens = session.recipe.shapes.tokens_per_microbatch
+    if isinstance(error, NoMemoryError):
+        tokens = min(tokens, error.shape[0] * error.shape[1])
+    stop = session.recipe.failure.out_of_memory == "stop"
     return (
-        f"micro-batches of {tokens} tokens were too large: try shapes.tokens_per_microbatch={tokens // 2} "
-        "(and data.max_length no larger), or tune.method: lora"
+        f"micro-batches of {tokens} tokens were too large: try "
+        + ("failure.out_of_memory=halve, " if stop else "")
+        + f"shapes.tokens_per_microbatch={max(2, tokens // 2)} (and data.max_length no larger), "
+        + ("train.activation_checkpointing=true" if _is_lora(session) else "tune.method: lora")
     )
+
+
+def _is_lora(session: Session) -> bool:
+    return session.recipe.tune.method == "lora"
+
+
+def _slower(session: Session) -> str:
+    """A learning rate half as large, from the last checkpoint where there is one."""
+    rate = f"optimizer.lr={session.recipe.optimizer.lr / 2:g}"
+    if saved_step(session) is None:
+        return f"try {rate}"
+    return f"{_again(session)} --set {rate} --allow-change optimizer.lr"
+
+
+def _again(session: Session | None) -> str:
+    step = None if session is None else saved_step(session)
+    if session is None or step is None:
+        return "start the run again"
+    return f"go on from step {step}: trueup train RECIPE --resume {session.run_folder.name}"
+
+
+def saved_step(session: Session) -> int | None:
+    """The last step that has a checkpoint; None where none has, or the folder cannot be read."""
+    from trueup.checkpoint.folder import steps
+    from trueup.schema.run import CHECKPOINTS_FOLDER
+
+    try:
+        found = steps(session.run_folder / CHECKPOINTS_FOLDER)
+    except StorageError:
+        return None
+    return found[-1] if found else None
