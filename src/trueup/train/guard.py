@@ -14,8 +14,7 @@ from typing import Any
 import psutil
 
 from trueup.analysis.guard import advance, restarted
-from trueup.analysis.guard_presets import expanded, name_of, named
-from trueup.analysis.guard_records import Action, GuardState, Policy, Reading, Rule
+from trueup.analysis.guard_records import BY_HAND, Action, GuardState, Reading
 from trueup.analysis.guard_values import (
     Facts,
     Observed,
@@ -27,11 +26,12 @@ from trueup.analysis.guard_values import (
 )
 from trueup.analysis.guard_words import not_watched
 from trueup.device import Device
-from trueup.recipe.survival import GuardRule, GuardSection
+from trueup.recipe.survival import GuardSection
 from trueup.schema import Price, Sample, Step
 from trueup.telemetry import Timeline
 
 from .control import Control
+from .guard_policy import facts_of, policy_of
 from .hooks import Hooks
 from .spot import SpotWatch
 from .world import World
@@ -44,12 +44,14 @@ DISK_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class Orders:
-    """What the loop is to do after a step: save, then pause or stop. `pause` holds as long as the pause."""
+    """What the loop is to do after a step: save, then pause or stop. `pause` holds as long as the pause;
+    `asked` says that a person wants the checkpoint, and not a rule."""
 
     checkpoint: bool = False
     pause: bool = False
     stop: str | None = None
     why: str = ""
+    asked: bool = False
 
 
 NOTHING = Orders()
@@ -75,43 +77,6 @@ class NewSamples:
         new = self._samples[self._next :]
         self._next += len(new)
         return new
-
-
-def facts_of(
-    device: Device | None, price: Price | None, total_steps: int | None, down_s: float = 0.0
-) -> Facts:
-    """What is known of the machine and the job for derived values."""
-    from trueup.device.host import cgroup_limits
-
-    described = device.describe() if device is not None else {}
-    memory = device.memory() if device is not None else None
-    limit_w = described.get("power_limit_w")
-    return Facts(
-        usd_per_hour=price.usd_per_hour if price is not None else None,
-        down_s=down_s,
-        total_steps=total_steps,
-        host_memory_bytes=psutil.virtual_memory().total,
-        container_memory_bytes=cgroup_limits().memory_bytes,
-        device_memory_bytes=memory.total_bytes if memory is not None else None,
-        power_limit_w=float(limit_w) if isinstance(limit_w, int | float) else None,
-    )
-
-
-def policy_of(section: GuardSection, facts: Facts, stop_usd: float | None) -> tuple[Policy, tuple[str, ...]]:
-    """The section with its presets expanded, and what these lack. A person's own rules come first."""
-    ready_made, notes = expanded(section.presets, facts, stop_usd)
-    policy = Policy(
-        rules=named((*map(_rule, section.rules), *ready_made)),
-        min_pause_s=section.min_pause_s,
-        max_pause_s=section.max_pause_s,
-        max_pauses_per_hour=section.max_pauses_per_hour,
-    )
-    return policy, notes
-
-
-def _rule(rule: GuardRule) -> Rule:
-    made = Rule(name="", **rule.model_dump())
-    return made.model_copy(update={"name": name_of(made)})
 
 
 class Guard:
@@ -152,7 +117,9 @@ class Guard:
             facts = facts_of(device, price, total_steps, timeline.down_s)
         self._facts = facts or Facts()
         self.policy, notes = policy_of(section, self._facts, stop_usd)
-        self._control = Control(run_folder, since_unix_s=psutil.Process().create_time())
+        # not after now: some sandboxes give a process's birth in the future
+        born_unix_s = min(psutil.Process().create_time(), time.time())
+        self._control = Control(run_folder, since_unix_s=born_unix_s)
         self._hooks = Hooks(section.command, section.webhook, self._hook_failed)
         self._since_s = self._clock()
         self._state, self._observed, self._said = _restored(state, self._since_s)
@@ -239,15 +206,18 @@ class Guard:
         if "disk_free_bytes" not in self._observed.heard:
             heard = (*self._observed.heard, "disk_free_bytes")
             self._observed = self._observed.model_copy(update={"heard": heard})
-        # it holds for the time since the last look at it, but for the first
+        # nobody looked in between, so that it stands for the whole time between two looks
         return [Reading(at_s=now_s, values={"disk_free_bytes": float(free)}, holds_s=DISK_EVERY_S)]
 
     def _orders(self, actions: Sequence[Action], was_paused: bool) -> Orders:
         kinds = {action.kind for action in actions}
         stop = next((action.message for action in actions if action.kind == "stop"), None)
+        by_hand = any(action.rule == BY_HAND for action in actions)
         begun = "pause" in kinds and not was_paused and self._save_on_pause
+        checkpoint = "checkpoint" in kinds or begun or stop is not None
         return Orders(
-            checkpoint="checkpoint" in kinds or begun or stop is not None,
+            checkpoint=checkpoint,
+            asked=checkpoint and by_hand,
             pause=self._state.pause is not None,
             stop=stop,
             why="; ".join(action.message for action in actions if action.kind != "warn"),

@@ -95,6 +95,7 @@ def test_a_pause_is_saved_where_the_recipe_says_so() -> None:
         bench.heat = lambda at_s: 95.0
         looks = [bench.step() for _ in range(10)]
         assert sum(orders.checkpoint for orders in looks) == save
+        assert not any(orders.asked for orders in looks)
         assert sum(orders.pause for orders in looks) >= 4
 
 
@@ -301,7 +302,8 @@ def test_orders_by_hand_need_no_rules(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     assert bench.step() == NOTHING
     put(tmp_path, "checkpoint-now")
-    assert bench.step() == Orders(checkpoint=True, why="a checkpoint was asked for: by hand, checkpoint-now")
+    why = "a checkpoint was asked for: by hand, checkpoint-now"
+    assert bench.step() == Orders(checkpoint=True, asked=True, why=why)
     put(tmp_path, "control/pause")
     orders = bench.step()
     assert (orders.pause, orders.checkpoint) == (True, True)
