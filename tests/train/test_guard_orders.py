@@ -16,7 +16,8 @@ from trueup.recipe.survival import GuardSection
 from trueup.schema import Price, Sample, Step
 from trueup.telemetry import MemorySink, Timeline
 from trueup.train.control import Control
-from trueup.train.guard import NOTHING, Guard, NewSamples, Orders, agreed
+from trueup.train.guard import Guard, NewSamples
+from trueup.train.orders import NOTHING, Follower, Orders, agreed
 from trueup.train.world import World
 
 HOT = {"watch": "temperature_c", "above": 90, "window_s": 5, "action": "pause", "resume": 80}
@@ -33,9 +34,11 @@ class Bench:
         self.samples: list[Sample] = []
         self.heat: Callable[[float], float] = lambda at_s: 50.0
         self.new = NewSamples(self.samples)
+        self.timeline = Timeline(self.sink, 0.0, lambda: self.now_s)
+        self.sleeping: Callable[[], None] = lambda: None
         self.guard = Guard(
             GuardSection(**section),
-            timeline=Timeline(self.sink, 0.0, lambda: self.now_s),
+            timeline=self.timeline,
             price=Price(usd_per_hour=3.6, source="a test"),
             total_steps=100,
             stop_usd=None,
@@ -43,7 +46,7 @@ class Bench:
             missing={"power_w": "no meter here"},
             state=state,
             facts=Facts(usd_per_hour=3.6, total_steps=100),
-            sleep=self.go,
+            sleep=self.sleep,
         )
 
     def go(self, seconds: float) -> None:
@@ -53,6 +56,10 @@ class Bench:
             self.now_s = min(end_s, self.now_s + 0.5)
             values = {"temperature_c": self.heat(self.now_s), "power_w_": 100.0}
             self.samples.append(Sample(at_s=self.now_s, values=values))
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeping()
+        self.go(seconds)
 
     def step(self, seconds: float = 1.0, **more: Any) -> Orders:
         self.go(seconds)
@@ -194,15 +201,62 @@ def test_memory_goes_over_to_the_next_process() -> None:
 def test_ranks_get_the_leaders_orders() -> None:
     given = Orders(checkpoint=True, stop="too hot")
 
-    class Follower(World):
+    class Second(World):
         def agree(self, decision: bool) -> bool:
             return True
 
         def from_leader(self, text: str) -> str:
             return '{"checkpoint": true, "pause": false, "stop": "too hot", "why": ""}'
 
-    assert agreed(NOTHING, Follower(rank=1, size=2)) == given
+    assert agreed(NOTHING, Second(rank=1, size=2)) == given
     assert agreed(given, World()) is given
+
+
+def follower(bench: Bench, **changes: Any) -> tuple[Follower, list[Orders]]:
+    saved: list[Orders] = []
+    given: dict[str, Any] = {
+        "guard": bench.guard, "world": World(), "timeline": bench.timeline, "samples": bench.new,
+        "save": saved.append, "ends": lambda: None, "asked": lambda: False,
+    }  # fmt: skip
+    return Follower(**(given | changes)), saved
+
+
+def test_a_step_is_followed_by_what_it_asks_for() -> None:
+    bench = Bench(rules=[HOT], min_pause_s=10)
+    loop, saved = follower(bench)
+    bench.heat = lambda at_s: 95.0 if at_s < 20 else 40.0
+    for number in range(1, 41):
+        bench.go(1)
+        assert loop.after(a_step(number, bench.now_s)) is None
+    assert len(saved) == 1
+    bench.timeline.close()
+    (pause,) = [one for one in bench.timeline.totals() if one.name == "pause"]
+    assert pause.count == 1
+    kinds = {event.kind: event.at_s for event in bench.sink.events}
+    assert pause.seconds == pytest.approx(kinds["guard_resume"] - kinds["guard_pause"], abs=0.5)
+
+
+def test_a_paused_run_can_be_ended_and_stopped(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    put(tmp_path, "control/pause")
+    loop, saved = follower(bench)
+    bench.sleeping = lambda: put(tmp_path, "control/stop", "enough")
+    assert loop.after(a_step(1, 0)) == "the run ends, saved: by hand, enough"
+    assert len(saved) == 1  # at the pause; the end of the run saves the rest
+
+    bench = Bench(tmp_path)
+    put(tmp_path, "control/pause")
+    signals: list[str] = []
+
+    def ends() -> None:
+        if signals:
+            raise KeyboardInterrupt
+
+    bench.sleeping = lambda: signals.append("SIGTERM")
+    loop, _ = follower(bench, ends=ends, asked=lambda: bool(signals))
+    with pytest.raises(KeyboardInterrupt):
+        loop.after(a_step(1, 0))
+    assert bench.now_s < 1
 
 
 def test_samples_are_given_once_and_from_now_on() -> None:

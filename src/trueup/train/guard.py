@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,37 +31,13 @@ from trueup.telemetry import Timeline
 from .control import Control
 from .guard_policy import facts_of, policy_of
 from .hooks import Hooks
+from .orders import NOTHING, Orders
 from .spot import SpotWatch
-from .world import World
 
 TICK_S = 0.2
 # A wait is cut into rounds, so that ranks that wait for the leading one hear from it
 ROUND_S = 60.0
 DISK_EVERY_S = 5.0
-
-
-@dataclass(frozen=True)
-class Orders:
-    """What the loop is to do after a step: save, then pause or stop. `pause` holds as long as the pause;
-    `asked` says that a person wants the checkpoint, and not a rule."""
-
-    checkpoint: bool = False
-    pause: bool = False
-    stop: str | None = None
-    why: str = ""
-    asked: bool = False
-
-
-NOTHING = Orders()
-
-
-def agreed(orders: Orders, world: World) -> Orders:
-    """The leading rank's orders, on every rank."""
-    if world.size == 1:
-        return orders
-    if not world.agree(orders != NOTHING):
-        return NOTHING
-    return Orders(**json.loads(world.from_leader(json.dumps(asdict(orders)))))
 
 
 class NewSamples:
