@@ -70,7 +70,7 @@ def test_in_bf16_each_number_is_a_neighbour_of_what_fp32_gives() -> None:
     exact = [torch.nn.Parameter(parameter.detach().float()) for parameter in ours]
     torchs = torch.optim.AdamW(exact, **SETTINGS, foreach=False, fused=False)
     for mine, other in zip(ours, exact, strict=True):
-        torchs.state[other] = {key: value.float() for key, value in own.state[mine].items()}
+        torchs.state[other] = {key: value.float().clone() for key, value in own.state[mine].items()}
     train(own, ours, range(3, 4))
     for number, parameter in enumerate(exact):  # the same gradients, of which bf16 holds fewer bits
         parameter.grad = numbers(*parameter.shape, seed=300 + number, dtype=BF16).float()
