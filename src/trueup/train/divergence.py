@@ -35,15 +35,18 @@ class Divergence:
         self._above: list[float] = []
         self.median = math.nan  # that the last verdict was by
         self.losses: tuple[float, ...] = ()  # of the last verdict
+        self.since = 0  # step of the first of them
 
-    def look(self, loss: float) -> bool:
-        """Whether this loss makes it a divergence: so many in a row above factor x median."""
+    def look(self, loss: float, step: int = 0) -> bool:
+        """Whether the loss of this step makes it a divergence: so many in a row above factor x median."""
         if not math.isfinite(loss):
             return False
         if not self._is_far(loss):
             self._losses.extend([*self._above, loss])
             self._above = []
             return False
+        if not self._above:
+            self.since = step
         self._above.append(loss)
         if len(self._above) < self._section.steps:
             return False
@@ -60,8 +63,9 @@ class Divergence:
 
     def state(self) -> dict[str, Any]:
         """JSON-able."""
-        return {"losses": list(self._losses), "above": list(self._above)}
+        return {"losses": list(self._losses), "above": list(self._above), "since": self.since}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._losses = deque((float(loss) for loss in state["losses"]), maxlen=WINDOW)
         self._above = [float(loss) for loss in state["above"]]
+        self.since = int(state["since"])

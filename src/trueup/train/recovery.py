@@ -25,7 +25,12 @@ from .watch import first_non_finite, record
 
 
 class RollBack(TrueupError):  # noqa: N818  (a request; an error only where nobody heeds it)
-    """The run is to go back to its last checkpoint, with a smaller learning rate from there on."""
+    """The run is to go back to its last checkpoint, with a smaller learning rate from there on: to one of a
+    step below `before`, where later ones are not good either."""
+
+    def __init__(self, message: str, before: int | None = None) -> None:
+        super().__init__(message)
+        self.before = before
 
 
 class Recovery:
@@ -75,7 +80,7 @@ class Recovery:
     def look(self, session: Session, result: StepResult, lr: float, *, step: int) -> None:
         """Look at the loss of a recorded step. Raises DivergedError or RollBack where it diverged and the
         policy says so."""
-        if result.skipped or not session.world.agree(self.divergence.look(result.loss)):
+        if result.skipped or not session.world.agree(self.divergence.look(result.loss, step)):
             return
         section, found = self._section.divergence, self.divergence
         message = (
@@ -87,7 +92,7 @@ class Recovery:
         if section.action == "ignore":
             return
         if section.action == "rollback" and not self._had_enough(step):
-            raise RollBack(message)
+            raise RollBack(message, before=found.since)
         advice = "Try a smaller optimizer.lr or more schedule.warmup_steps"
         raise DivergedError(f"{message}{self._patience()}. {advice}", found.median, found.losses)
 
