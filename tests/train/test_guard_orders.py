@@ -17,7 +17,7 @@ from trueup.schema import Price, Sample, Step
 from trueup.telemetry import MemorySink, Timeline
 from trueup.train.control import Control
 from trueup.train.guard import Guard, NewSamples
-from trueup.train.orders import NOTHING, Follower, Orders, agreed
+from trueup.train.orders import NOTHING, Orders, agreed
 from trueup.train.world import World
 
 HOT = {"watch": "temperature_c", "above": 90, "window_s": 5, "action": "pause", "resume": 80}
@@ -35,7 +35,6 @@ class Bench:
         self.heat: Callable[[float], float] = lambda at_s: 50.0
         self.new = NewSamples(self.samples)
         self.timeline = Timeline(self.sink, 0.0, lambda: self.now_s)
-        self.sleeping: Callable[[], None] = lambda: None
         self.guard = Guard(
             GuardSection(**section),
             timeline=self.timeline,
@@ -46,7 +45,7 @@ class Bench:
             missing={"power_w": "no meter here"},
             state=state,
             facts=Facts(usd_per_hour=3.6, total_steps=100),
-            sleep=self.sleep,
+            sleep=self.go,
         )
 
     def go(self, seconds: float) -> None:
@@ -56,10 +55,6 @@ class Bench:
             self.now_s = min(end_s, self.now_s + 0.5)
             values = {"temperature_c": self.heat(self.now_s), "power_w_": 100.0}
             self.samples.append(Sample(at_s=self.now_s, values=values))
-
-    def sleep(self, seconds: float) -> None:
-        self.sleeping()
-        self.go(seconds)
 
     def step(self, seconds: float = 1.0, **more: Any) -> Orders:
         self.go(seconds)
@@ -102,7 +97,6 @@ def test_a_pause_is_saved_where_the_recipe_says_so() -> None:
         bench.heat = lambda at_s: 95.0
         looks = [bench.step() for _ in range(10)]
         assert sum(orders.checkpoint for orders in looks) == save
-        assert not any(orders.asked for orders in looks)
         assert sum(orders.pause for orders in looks) >= 4
 
 
@@ -212,53 +206,6 @@ def test_ranks_get_the_leaders_orders() -> None:
     assert agreed(given, World()) is given
 
 
-def follower(bench: Bench, **changes: Any) -> tuple[Follower, list[Orders]]:
-    saved: list[Orders] = []
-    given: dict[str, Any] = {
-        "guard": bench.guard, "world": World(), "timeline": bench.timeline, "samples": bench.new,
-        "save": saved.append, "ends": lambda: None, "asked": lambda: False,
-    }  # fmt: skip
-    return Follower(**(given | changes)), saved
-
-
-def test_a_step_is_followed_by_what_it_asks_for() -> None:
-    bench = Bench(rules=[HOT], min_pause_s=10)
-    loop, saved = follower(bench)
-    bench.heat = lambda at_s: 95.0 if at_s < 20 else 40.0
-    for number in range(1, 41):
-        bench.go(1)
-        assert loop.after(a_step(number, bench.now_s)) is None
-    assert len(saved) == 1
-    bench.timeline.close()
-    (pause,) = [one for one in bench.timeline.totals() if one.name == "pause"]
-    assert pause.count == 1
-    kinds = {event.kind: event.at_s for event in bench.sink.events}
-    assert pause.seconds == pytest.approx(kinds["guard_resume"] - kinds["guard_pause"], abs=0.5)
-
-
-def test_a_paused_run_can_be_ended_and_stopped(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    put(tmp_path, "control/pause")
-    loop, saved = follower(bench)
-    bench.sleeping = lambda: put(tmp_path, "control/stop", "enough")
-    assert loop.after(a_step(1, 0)) == "the run ends, saved: by hand, enough"
-    assert len(saved) == 1  # at the pause; the end of the run saves the rest
-
-    bench = Bench(tmp_path)
-    put(tmp_path, "control/pause")
-    signals: list[str] = []
-
-    def ends() -> None:
-        if signals:
-            raise KeyboardInterrupt
-
-    bench.sleeping = lambda: signals.append("SIGTERM")
-    loop, _ = follower(bench, ends=ends, asked=lambda: bool(signals))
-    with pytest.raises(KeyboardInterrupt):
-        loop.after(a_step(1, 0))
-    assert bench.now_s < 1
-
-
 def test_samples_are_given_once_and_from_now_on() -> None:
     samples = [Sample(at_s=0, values={})]
     new = NewSamples(samples)
@@ -357,7 +304,7 @@ def test_orders_by_hand_need_no_rules(tmp_path: Path) -> None:
     assert bench.step() == NOTHING
     put(tmp_path, "checkpoint-now")
     why = "a checkpoint was asked for: by hand, checkpoint-now"
-    assert bench.step() == Orders(checkpoint=True, asked=True, why=why)
+    assert bench.step() == Orders(checkpoint=True, why=why)
     put(tmp_path, "control/pause")
     orders = bench.step()
     assert (orders.pause, orders.checkpoint) == (True, True)

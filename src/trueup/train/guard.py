@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from trueup.analysis.guard import advance, restarted
-from trueup.analysis.guard_records import BY_HAND, Action, GuardState, Reading
+from trueup.analysis.guard_records import Action, GuardState, Reading
 from trueup.analysis.guard_values import (
     Facts,
     Observed,
@@ -186,12 +186,9 @@ class Guard:
     def _orders(self, actions: Sequence[Action], was_paused: bool) -> Orders:
         kinds = {action.kind for action in actions}
         stop = next((action.message for action in actions if action.kind == "stop"), None)
-        by_hand = any(action.rule == BY_HAND for action in actions)
         begun = "pause" in kinds and not was_paused and self._save_on_pause
-        checkpoint = "checkpoint" in kinds or begun or stop is not None
         return Orders(
-            checkpoint=checkpoint,
-            asked=checkpoint and by_hand,
+            checkpoint="checkpoint" in kinds or begun or stop is not None,
             pause=self._state.pause is not None,
             stop=stop,
             why="; ".join(action.message for action in actions if action.kind != "warn"),
