@@ -47,13 +47,17 @@ def folder_name(step: int) -> str:
 
 
 def steps(root: Path) -> list[int]:
-    """Steps that have a checkpoint, whole or damaged, in ascending order. Raises StorageError."""
+    """Steps that have a checkpoint, whole or damaged, in ascending order. One that a killed writer left aside
+    gets its name back. Raises StorageError."""
     try:
-        names = {name for name in os.listdir(root) if (root / name).is_dir()}
+        names = [name for name in os.listdir(root) if (root / name).is_dir()]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise StorageError(f"{root} cannot be read: {error.strerror or error}") from None
+    for name in names:
+        with contextlib.suppress(OSError):  # a read-only disk
+            _put_back(root, name)
     found = {_step_of(name) for name in names if not name.endswith(INCOMPLETE)}
     return sorted(step for step in found if step is not None)
 
@@ -145,15 +149,10 @@ def restore_record(folder: Path, manifest: CheckpointManifest, run_folder: Path)
 
 
 def _found(root: Path, step: int) -> Path:
-    """The folder of a step's checkpoint. One that a killed writer left aside gets its name back."""
+    """The folder of a step's checkpoint, aside where it could not be put back."""
     target = root / folder_name(step)
     aside = root / f"{target.name}{REPLACED}"
-    if aside.exists() and not target.exists():
-        try:
-            aside.rename(target)
-        except OSError:  # a read-only disk
-            return aside
-    return target
+    return aside if aside.exists() and not target.exists() else target
 
 
 # --- Writing ----------------------------------------------------------------------------------------------
@@ -236,13 +235,15 @@ def _clean_up(root: Path) -> None:
     """After writers that were killed: put an older folder back whose newer one never got its name, and remove
     what is not whole."""
     for name in os.listdir(root):
-        if _step_of(name) is None:
-            continue
-        target = root / folder_name(_step_of(name) or 0)
-        if name.endswith(REPLACED) and not target.exists():
-            (root / name).rename(target)
-        elif name.endswith((REPLACED, INCOMPLETE)):
+        _put_back(root, name)
+        if _step_of(name) is not None and name.endswith((REPLACED, INCOMPLETE)):
             shutil.rmtree(root / name, ignore_errors=True)
+
+
+def _put_back(root: Path, name: str) -> None:
+    target = root / name.removesuffix(REPLACED)
+    if name.endswith(REPLACED) and _step_of(name) is not None and not target.exists():
+        (root / name).rename(target)
 
 
 def _make(root: Path) -> bool:
