@@ -115,6 +115,7 @@ def test_the_same_snapshot_gives_the_same_files(run: Path, root: Path) -> None:
     again = contents(write_checkpoint(root, full_snapshot(run)))
     del first["manifest.json"], again["manifest.json"]  # it says when it was made
     assert first == again
+    assert first["record/steps.jsonl.gz"][4:8] == b"\0" * 4  # no time in gzip's header
 
 
 def test_step_in_name_and_manifest_are_the_snapshots(root: Path) -> None:
