@@ -225,8 +225,10 @@ def test_the_replay_drops_out_what_the_step_dropped_out(open_tiny: Any) -> None:
     assert all(torch.equal(a, b) for a, b in zip(seen[:count], seen[count:], strict=True))
 
 
-def test_watching_computes_the_same_bits(opened: Any) -> None:
-    session = opened("compile.mode=none")
+@pytest.mark.parametrize("policy", ["fp32", "bf16", "bf16-master", "autocast"])
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_watching_computes_the_same_bits(opened: Any, policy: str, method: str) -> None:
+    session = opened("compile.mode=none", f"precision.policy={policy}", f"tune.method={method}")
     (micro_batch, *_) = batch_of(session).own
     plain = micro_batch_loss(session, micro_batch, "training")
     plain.backward()  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -211,7 +211,7 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 @dataclass(frozen=True)
 class _WatchedDecoder(Decoder):
-    seen: Callable[[torch.Tensor], None]
+    seen: Callable[[torch.Tensor], None] = field(kw_only=True)
 
     def __call__(
         self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, segments_BT: torch.Tensor
@@ -234,7 +234,7 @@ def watched_decoder(loaded: LoadedModel, decoder: Decoder, watch: Watch) -> Deco
     def seen(hidden_BTH: torch.Tensor) -> None:
         watch.made(f"{prefix}.norm", hidden_BTH, around=head_name(loaded))
 
-    own = {field.name: getattr(decoder, field.name) for field in fields(decoder)}
+    own = {one.name: getattr(decoder, one.name) for one in fields(decoder)}
     own["layers"] = tuple(
         _watched_layer(layer, f"{prefix}.layers.{n}", after[n + 1], watch) for n, layer in enumerate(layers)
     )
