@@ -91,7 +91,8 @@ def test_a_run_beside_its_own_checkpoint_and_its_base(main: Main, finished: Path
     gradients = [one["name"] for one in found["compared"] if one["kind"] == "gradient"]
     assert gradients
     assert all(".lora_" in name for name in gradients)
-    base = main("parity", f"last@{last.name}", "tiny", "--no-gradient", "--tolerance", "0", "--json")
+    sides = (f"last@{last.name}:precision=fp32", "tiny:precision=fp32")
+    base = main("parity", *sides, "--no-gradient", "--tolerance", "0", "--json")
     trained = document(base, 1)
     assert trained["same_weights"] is False
     assert trained["first_over"] == "model.layers.0.self_attn.q_proj"

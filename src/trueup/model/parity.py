@@ -26,6 +26,7 @@ from .load import Attention, LoadedModel, load_model, with_own_decoder
 from .parity_file import Point
 from .parity_watch import Take, Watch, watched
 from .precision import Policy, Precision, choose_precision
+from .storage import keep_weights_as
 
 ROWS_AT_ONCE = 128  # of the logits
 Layers = Literal["auto", "sdpa", "eager", "own"]
@@ -69,6 +70,7 @@ def run_side(side: Side, device: Device, batch: BatchTensors, take: Take, *, gra
     _check_tokens(side, loaded, batch)
     digest = weights_digest(loaded)
     precision = _precision(side, device)
+    keep_weights_as(loaded.module, loaded.base.get_input_embeddings(), precision)
     loaded, layers = _with_layers(side, loaded, precision)
     with ExitStack() as undo:
         if side.compile != "none":
