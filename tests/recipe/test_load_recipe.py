@@ -46,6 +46,16 @@ def test_values_come_with_their_source(tmp_path: Path) -> None:
     assert loaded.sources["tune.alpha"] == "default"
 
 
+def test_off_is_a_word_and_true_is_not(tmp_path: Path) -> None:
+    """YAML 1.1 takes off, on, yes and no for booleans."""
+    text = GOOD + "precision: {loss_scale: off}\ncheckpoint: {best: no}\n"
+    recipe = load_recipe(write(tmp_path, text), ["platform.metadata=true", "data.strict=yes"]).recipe
+    assert recipe.precision.loss_scale == "off"
+    assert recipe.checkpoint.best is False
+    assert recipe.platform.metadata is True
+    assert recipe.data.strict is True
+
+
 def test_unknown_key_names_the_nearest_and_its_line(tmp_path: Path) -> None:
     message = refusal(tmp_path, GOOD.replace("  rank: 4", "  ranks: 4"))
     assert message.endswith("r.yaml:7: unknown key 'tune.ranks'; did you mean 'tune.rank'?")

@@ -23,13 +23,17 @@ COMMAND_LINE = "command line"
 
 
 class _RecipeLoader(yaml.SafeLoader):
-    """Safe YAML whose numbers are what people mean: `5e-4` is a float, `2026-06-01` stays text."""
+    """Safe YAML whose values are what people mean: `5e-4` is a float, `2026-06-01` and `off` stay text."""
 
 
+_NOT_MEANT = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool")
 _RecipeLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NOT_MEANT]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_RecipeLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
 _RecipeLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
