@@ -236,6 +236,17 @@ def test_autocast_is_within_its_own_tolerance_and_not_within_a_millionth(
     assert strict.first_over.startswith("model.layers.0.")
 
 
+@pytest.mark.parametrize("path", ["sdpa", "own"])
+@pytest.mark.parametrize("policy", ["bf16", "bf16-master"])
+def test_weights_in_bf16_are_within_its_tolerance(side: Side, compare: Any, path: Any, policy: Any) -> None:
+    fp32 = replace(side, attention=path, section=TuneSection(rank=4), put_weights=adapters())
+    found = compare(fp32, replace(fp32, precision=policy))
+    assert (found.verdict, found.b.precision, found.b.compute_dtype) == ("within", policy, "bfloat16")
+    assert found.same_weights  # they are of one model; how a side keeps them is its precision
+    embedded = next(one for one in found.compared if one.name == "model.embed_tokens")
+    assert 0 < embedded.relative < 4e-3
+
+
 def adapters(factor: float = 1.0) -> Callable[[LoadedModel], None]:
     """Second matrices that are not zero; that of one layer's queries scaled."""
 
@@ -340,6 +351,9 @@ def test_differences() -> None:
     zeros = torch.zeros(3)
     assert difference(zeros, zeros) == (0.0, 0.0, 0)
     assert difference(torch.tensor([0.0, 1e-9, 0.0]), zeros) == (pytest.approx(1e-9), float("inf"), 1)
+    same = torch.tensor([1.0, float("inf"), 2.0])
+    assert difference(same, same)[::2] == (float("inf"), 1)
+    assert difference(torch.zeros(2), torch.tensor([0.0, float("nan")]))[::2] == (float("inf"), 1)
 
 
 def test_large_outputs_are_gone_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

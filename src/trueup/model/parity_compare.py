@@ -55,7 +55,7 @@ class Comparison:
 
     def _one(self, point: Point, order: int, how_a: str, a: torch.Tensor, b: torch.Tensor) -> Compared:
         max_abs, relative, at = difference(a, b)
-        nonfinite = _nonfinite(a, b)
+        nonfinite = None if math.isfinite(max_abs) else _nonfinite(a, b)
         same = how_a == point.how
         return Compared(
             name=point.name,
@@ -93,11 +93,11 @@ class Comparison:
 
 def difference(a: torch.Tensor, b: torch.Tensor) -> tuple[float, float, int]:
     """(largest absolute difference, norm of the difference over that of `b`, where the largest is in the
-    flattened output). A difference that is not a number is the largest. Norms are summed in fp64; over a `b`
-    of zeros the relative error is 0 for no difference and infinite for any."""
-    if torch.equal(a, b):
-        return 0.0, 0.0, 0
+    flattened output). Where a side has NaN or infinity, the same one or not, the largest is infinite. Norms
+    are summed in fp64; over a `b` of zeros the relative error is 0 for no difference and infinite for any."""
     a, b = a.flatten(), b.flatten()
+    if torch.equal(a, b) and bool(torch.isfinite(b).all()):
+        return 0.0, 0.0, 0
     largest, at, gap_sq, b_sq = -1.0, 0, 0.0, 0.0
     for first in range(0, a.numel(), NUMBERS_AT_ONCE):
         part = slice(first, first + NUMBERS_AT_ONCE)
