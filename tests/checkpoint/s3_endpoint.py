@@ -80,6 +80,7 @@ class Endpoint:
         if fault is None:
             return self._moto(environ, start_response)
         if fault == "silent":
+            start_response("500 Silent", [])
             self._end.wait()
             return []
         length = int(environ.get("CONTENT_LENGTH") or 0)

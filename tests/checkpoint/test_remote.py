@@ -322,9 +322,15 @@ def test_what_is_no_address_is_refused_at_once(address: str) -> None:
         Remote(address)
 
 
-def test_a_password_in_an_address_is_not_shown() -> None:
-    remote = Remote("memory://user:hidden@host/prefix")
-    with pytest.raises(DamagedRemoteError) as caught:
+def test_a_password_in_an_address_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = "memory://user:hidden@host/prefix"
+    remote = Remote(address)
+
+    def refuse(path: str) -> bytes:
+        raise PermissionError(f"not allowed at {address}")
+
+    monkeypatch.setattr(remote._files._fs, "cat_file", refuse)
+    with pytest.raises(StorageError) as caught:
         remote.manifest(RUN, 40)
     assert "hidden" not in str(caught.value)
-    assert "***@host/prefix" in str(caught.value)
+    assert str(caught.value).count("memory://***@host/prefix") == 2
