@@ -25,7 +25,7 @@ ALLOWED = {
     "analysis": {"schema", "catalog"},
     "store": {"schema", "files"},
     "telemetry": {"schema", "files", "catalog", "device"},
-    "model": {"schema", "files", "recipe", "catalog", "device"},
+    "model": {"schema", "files", "checkpoint", "recipe", "catalog", "device"},
     "data": {"schema", "files", "recipe", "catalog", "device"},
     "train": {
         *("schema", "cache", "checkpoint", "recipe", "catalog", "device", "analysis", "telemetry"),

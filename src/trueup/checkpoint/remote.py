@@ -17,6 +17,7 @@ from trueup.schema import InputError, StorageError
 from .folder import INCOMPLETE, DamagedCheckpointError, folder_name, read_manifest, verified
 from .manifest import MANIFEST_FILE, CheckpointManifest, unsealed
 from .remote_files import RemoteFiles, Retry, shown
+from .retention import Retention, Saved
 
 Say = Callable[[str], None]
 
@@ -122,6 +123,16 @@ class Remote:
         finally:
             shutil.rmtree(part, ignore_errors=True)
         return target
+
+    def retain(self, run_id: str, retention: Retention) -> None:
+        """Remove what is not to be kept, as the newest manifest there says which is the best."""
+        steps = self.steps(run_id)
+        if not steps:
+            return
+        best = self.manifest(run_id, steps[-1]).best_step
+        saved = [Saved(step, 0, best if step == steps[-1] else None) for step in steps]
+        for step in retention.to_remove(saved):
+            self.remove(run_id, step)
 
     def remove(self, run_id: str, step: int) -> None:
         """The manifest first, then the rest. Nothing where there is none."""

@@ -50,6 +50,11 @@ class CheckpointWriter:
         self._thread = threading.Thread(target=self._save, args=(snapshot,), name="checkpoint", daemon=True)
         self._thread.start()
 
+    @property
+    def in_flight(self) -> bool:
+        """Whether a save is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
     def wait(self) -> None:
         """Until all that was handed over is on disk or has failed, uploads too."""
         self._wait_for_write()

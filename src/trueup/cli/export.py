@@ -64,28 +64,31 @@ def _export(
     ref: str, form: ExportKind, out: Path, kind: GgufKind, *, verify: bool
 ) -> tuple[dict[str, object], str]:
     """What `--json` prints, and what reading the export back found, in words."""
+    from trueup.checkpoint.folder import best_of, newest_whole
     from trueup.home import find_home
     from trueup.model.builtin import resolve_model
-    from trueup.model.export import read_weights_manifest
     from trueup.model.run_export import RunWeights
     from trueup.recipe import Recipe
     from trueup.schema import InputError
-    from trueup.train.weights import kept
+    from trueup.schema.run import CHECKPOINTS_FOLDER
 
     home = find_home()
     (record,) = records_of([ref])
     run_id = record.header.id
-    weights = kept(home.runs / run_id / "weights")
-    if weights is None:
+    checkpoints = home.runs / run_id / CHECKPOINTS_FOLDER
+    best = best_of(checkpoints)
+    newest = newest_whole(checkpoints, say)
+    if newest is None:
         raise InputError(
-            f"run {run_id} keeps no weights here ({record.header.state}): they are kept from the first step "
-            "on, and stay on the machine that trained them"
+            f"run {run_id} keeps no weights here ({record.header.state}): they are kept from the first "
+            "checkpoint on, and stay on the machine that trained them"
         )
+    checkpoint = best or newest[0]
     recipe = Recipe.model_validate(record.header.recipe)
     resolved = resolve_model(recipe.model.path, home.path, say=say)
-    step = read_weights_manifest(weights)["about"]["step"]
-    which = f"{weights.name}, step {step}"
-    run = RunWeights(weights, resolved, recipe.tune)
+    step = int(checkpoint.name)
+    which = f"{'best' if best else 'last'}, step {step}"
+    run = RunWeights(checkpoint, resolved, recipe.tune)
     done = _write(record, home.path, run, which, form, out, kind, verify=verify)
     document: dict[str, object] = {
         "run": run_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -13,9 +14,12 @@ from trueup.home import Home, find_home
 
 from .output import JSON_OPTION, print_json, say, stdout_reserved
 from .recipe import RECIPE_ARGUMENT, SET_OPTION
+from .resume import Found, NothingToResumeError, find_checkpoint, take_up
 
 if TYPE_CHECKING:
     from trueup.recipe import LoadedRecipe
+    from trueup.schema import RunRecord
+    from trueup.train.resume import Resume
     from trueup.train.run import Outcome
 
 RUN_ID_BYTES = 4
@@ -33,15 +37,41 @@ def train(
     strict_shapes: bool = typer.Option(
         False, "--strict-shapes", help="End the run as failed when anything is compiled after the warm-up."
     ),
+    resume: str | None = typer.Option(
+        None,
+        "--resume",
+        metavar="auto|RUN|PATH",
+        help="Go on with a run that ended early: with the newest of this recipe (auto; a new one if there is "
+        "none), a run, or the folder of a checkpoint.",
+    ),
+    allow_change: list[str] = typer.Option(
+        [], "--allow-change", metavar="KEY", help="With --resume: let this key of the recipe differ."
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Run a recipe and record it. Ctrl-C ends it after the current step; what was measured is kept."""
+    """Run a recipe and record it. Ctrl-C ends it after the current step, saved; what was measured is kept."""
     from trueup.recipe import load_recipe
+    from trueup.schema import InputError
 
+    if resume is not None and name is not None:
+        raise InputError("a run that is resumed keeps its name: leave out --name")
+    if allow_change and resume is None:
+        raise InputError("--allow-change is for --resume")
     loaded = load_recipe(recipe, overrides)
     home = find_home().for_writing()
     with stdout_reserved():
-        outcome, leads, whole = _run(loaded, home, name, trust_cache=trust_cache, strict_shapes=strict_shapes)
+        try:
+            found = None if resume is None else find_checkpoint(resume, loaded, home, allow_change)
+        except NothingToResumeError as nothing:
+            found = None
+            if nothing.finished is not None:
+                say(f"run {nothing.finished} of this recipe has finished; to train anew leave out --resume")
+                _show(nothing.finished, as_json)
+                return
+            say("there is no run of this recipe to go on with: a new one is started")
+        outcome, leads, whole = _run(
+            loaded, home, name, found, trust_cache=trust_cache, strict_shapes=strict_shapes
+        )
     if leads:
         _tell(outcome, as_json)
     if outcome.error is not None:
@@ -51,24 +81,36 @@ def train(
 
 
 def _run(
-    loaded: LoadedRecipe, home: Home, name: str | None, *, trust_cache: bool, strict_shapes: bool
+    loaded: LoadedRecipe,
+    home: Home,
+    name: str | None,
+    found: Found | None,
+    *,
+    trust_cache: bool,
+    strict_shapes: bool,
 ) -> tuple[Outcome, bool, bool]:
     """The run's outcome, whether this process is the rank that records and prints, and whether the home holds
     all that the run should leave there: its record and its weights."""
-    from trueup.schema.run import HEADER_FILE
+    from trueup.checkpoint.folder import steps
+    from trueup.schema.run import CHECKPOINTS_FOLDER, HEADER_FILE
     from trueup.telemetry import MemorySink, RunFolder
     from trueup.train.run import execute, price_of
     from trueup.train.session import Places, find_device
-    from trueup.train.weights import kept
 
     from .profiles import learnt
 
     price = price_of(loaded.recipe)  # a mistake in the recipe, if it is one, before anything is recorded
-    world, device = find_device(loaded.recipe)
-    run_id, run_name = _new_id(home), loaded.recipe.name
-    if world.leads:
-        run_name = _new_name(name, run_name)
-        say(f"run {run_id} ({run_name})")
+    world, device = find_device(loaded.recipe, threads=found.threads if found else None)
+    resume: Resume | None = None
+    if found is not None:
+        resume = world.leader_first(partial(take_up, found, home, leads=world.leads))
+        run_id, run_name = resume.manifest.origin.run, resume.manifest.origin.name
+        say(f"run {run_id} ({run_name}) goes on after step {resume.step}")
+    else:
+        run_id, run_name = _new_id(home), loaded.recipe.name
+        if world.leads:
+            run_name = _new_name(name, run_name)
+            say(f"run {run_id} ({run_name})")
     folder = home.runs / run_id
     sink = RunFolder(folder) if world.leads else MemorySink()
     outcome = None
@@ -80,12 +122,13 @@ def _run(
             price=price,
             world=world,
             device=device,
-            places=Places(home.path, home.data, folder / "weights"),
+            places=Places(home.path, home.data, folder),
             sink=sink,
             stream=sys.stderr if world.leads else None,
             profile=learnt(loaded.recipe, device) if world.leads else None,
             trust_cache=trust_cache,
             strict_shapes=strict_shapes,
+            resume=resume,
         )
     finally:
         if outcome is None and world.leads and not (folder / HEADER_FILE).exists():
@@ -94,7 +137,7 @@ def _run(
         world.close(failed=outcome is None or outcome.error is not None)
     for problem in sink.problems():
         say(f"note: {problem}")
-    whole = not isinstance(sink, RunFolder) or (sink.complete and kept(folder / "weights") is not None)
+    whole = not isinstance(sink, RunFolder) or (sink.complete and bool(steps(folder / CHECKPOINTS_FOLDER)))
     return outcome, world.leads, whole
 
 
@@ -115,11 +158,22 @@ def _tell(outcome: Outcome, as_json: bool) -> None:
     except (StorageError, InputError) as error:  # the run is whole in its folder; a later command takes it in
         say(f"note: not in the database yet: {error}")
     if as_json:
-        from .runs import run_document
-
-        print_json(run_document(record))
+        _print_record(record)
     elif (cost := record.measurements.get("usd_per_million_useful_tokens")) and cost.value is not None:
         print(f"${cost.value:.4g} per million useful tokens, all in; `trueup bill {header.id}` says for what")
+
+
+def _show(run_id: str, as_json: bool) -> None:
+    from .records import records_of
+
+    if as_json:
+        _print_record(records_of([run_id])[0])
+
+
+def _print_record(record: RunRecord) -> None:
+    from .runs import run_document
+
+    print_json(run_document(record))
 
 
 def _new_id(home: Home) -> str:

@@ -1,7 +1,5 @@
-"""How a model leaves: its trainable weights into the run folder, an adapter or a merged model for other
-programs (`run_export` does it for a run that has ended, `gguf_export` writes GGUF).
-
-Everything is safetensors and JSON; nothing is pickled. Weights carry digests, and damage is found before use.
+"""How a model leaves: an adapter or a merged model for other programs (`run_export` does it for a run that
+has ended, `gguf_export` writes GGUF). Everything is safetensors and JSON; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -13,111 +11,19 @@ from typing import Any
 
 import torch
 
-from trueup.files.whole import flush, read_json_object, replace_text, sha256_of
-from trueup.schema import InputError, StorageError
+from trueup.files.whole import read_json_object
+from trueup.schema import InputError
 
 from .load import LoadedModel
-from .staging import require_empty, staged_folder, storage_errors
+from .staging import require_empty, staged_folder
 
-WEIGHTS_MANIFEST = "weights.json"
-WEIGHTS_FORMAT = 1
 SHARD_SIZE = "5GB"
-
-# --- the run's own weights --------------------------------------------------------------------------------
-
-
-def save_weights(loaded: LoadedModel, folder: Path, *, about: dict[str, Any] | None = None) -> None:
-    """Keeps the trainable tensors in `folder`, replacing what was kept there; `about` (JSON) travels along.
-
-    The tensors go into a new file named by its digest; then the manifest, replaced in one step, points to
-    it; then the old file is removed. A kill at any instant leaves either the old weights or the new. Raises
-    StorageError.
-    """
-    tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in loaded.trainable}
-    with storage_errors("saving the weights", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        staging = folder / ".part.safetensors"
-        try:
-            _save_tensors(tensors, staging)
-            digest = sha256_of(staging)
-            path = folder / f"weights-{digest[:16]}.safetensors"
-            size = staging.stat().st_size
-            staging.replace(path)
-        finally:
-            staging.unlink(missing_ok=True)
-        flush(path)
-        manifest = {
-            "format": WEIGHTS_FORMAT,
-            "file": path.name,
-            "bytes": size,
-            "sha256": digest,
-            "about": about or {},
-        }
-        replace_text(folder / WEIGHTS_MANIFEST, json.dumps(manifest, indent=1))
-        for old in folder.glob("weights-*.safetensors"):
-            if old != path:
-                old.unlink(missing_ok=True)
-
-
-def read_weights_manifest(folder: Path) -> dict[str, Any]:
-    """What `save_weights` said of the kept weights, their `about` included. Raises StorageError where it is
-    damaged, InputError where there is none."""
-    path = folder / WEIGHTS_MANIFEST
-    if not path.is_file():
-        raise InputError(f"{folder}: no kept weights ({WEIGHTS_MANIFEST} is not there)")
-    try:
-        manifest = read_json_object(path)
-        if manifest["format"] != WEIGHTS_FORMAT:
-            raise InputError(
-                f"{path}: format {manifest['format']}; this version of trueup reads {WEIGHTS_FORMAT}"
-            )
-        if Path(manifest["file"]).name != manifest["file"]:
-            raise ValueError("it names a file outside its folder")
-        manifest["sha256"], manifest["bytes"], manifest["about"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{path}: damaged ({error})") from None
-    return manifest
-
-
-def load_weights(loaded: LoadedModel, folder: Path) -> dict[str, Any]:
-    """Puts kept weights back, in place, and returns their `about`.
-
-    Raises StorageError where the file does not have its digest, InputError where names or shapes are not this
-    model's. The model is untouched unless everything fits.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    manifest = read_weights_manifest(folder)
-    path = folder / manifest["file"]
-    try:
-        if path.stat().st_size != manifest["bytes"] or sha256_of(path) != manifest["sha256"]:
-            raise StorageError(f"{path}: damaged, its digest is not the one in {WEIGHTS_MANIFEST}")
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise StorageError(f"{path}: cannot be read ({error})") from None
-    parameters = dict(loaded.trainable)
-    if tensors.keys() != parameters.keys():
-        odd = sorted(tensors.keys() ^ parameters.keys())
-        raise InputError(f"{path}: not this model's weights; {len(odd)} names differ, first {odd[0]}")
-    for name, parameter in parameters.items():
-        if tensors[name].shape != parameter.shape:
-            raise InputError(
-                f"{path}: {name} is {tuple(tensors[name].shape)}, the model's {tuple(parameter.shape)}"
-            )
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(tensors[name])
-    return dict(manifest["about"])
 
 
 def _save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file(tensors, path, metadata={"format": "pt"})
-
-
-# --- for other programs -----------------------------------------------------------------------------------
 
 
 def save_adapter(loaded: LoadedModel, folder: Path, *, finish: Callable[[Path], None] | None = None) -> None:

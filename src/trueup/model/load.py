@@ -5,7 +5,7 @@ B rows, T positions, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -151,6 +151,25 @@ def load_model(
     module.to(torch_device)
     module.train()
     return loaded
+
+
+def put_weights(loaded: LoadedModel, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Puts kept values of what is trained in place. InputError, with the model untouched, where names or
+    shapes are not this model's."""
+    parameters = dict(loaded.trainable)
+    odd = sorted(parameters.keys() ^ tensors.keys())
+    odd += [
+        name
+        for name in sorted(parameters.keys() & tensors.keys())
+        if parameters[name].shape != tensors[name].shape
+    ]
+    if odd:
+        raise InputError(
+            f"these are not weights of this model: {len(odd)} differ in name or shape, the first {odd[0]}"
+        )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])
 
 
 def _dims_maker(resolved: ResolvedModel) -> Any:

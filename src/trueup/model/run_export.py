@@ -8,14 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trueup.checkpoint.folder import load_tensors, verified
+from trueup.checkpoint.manifest import WEIGHTS
 from trueup.files.whole import replacing_file
 from trueup.recipe.models import TuneSection
 from trueup.schema import InputError
 
 from .builtin import ResolvedModel
-from .export import load_weights, read_weights_manifest, save_adapter, save_merged
+from .export import save_adapter, save_merged
 from .gguf_export import GgufType, require_gguf, write_gguf
-from .load import LoadedModel, load_model, load_tokenizer
+from .load import LoadedModel, load_model, load_tokenizer, put_weights
 from .staging import require_empty, storage_errors
 from .verify import LogitCheck, check_adapter, check_gguf, check_merged, own_logits
 
@@ -25,9 +27,9 @@ Card = Callable[[LogitCheck | None], str]  # the model card's text, from what re
 
 @dataclass(frozen=True)
 class RunWeights:
-    """What an export starts from: the folder of kept weights, the base model, how it was tuned."""
+    """What an export starts from: the folder of a checkpoint, the base model, how it was tuned."""
 
-    weights: Path
+    checkpoint: Path
     resolved: ResolvedModel
     section: TuneSection
 
@@ -111,8 +113,8 @@ def _only(found: list[LogitCheck]) -> LogitCheck | None:
 
 
 def _restored(run: RunWeights) -> LoadedModel:
-    read_weights_manifest(run.weights)  # before loading the base
+    verified(run.checkpoint)  # before loading the base
     loaded = load_model(run.resolved, run.section)
-    load_weights(loaded, run.weights)
+    put_weights(loaded, load_tensors(run.checkpoint, WEIGHTS))
     loaded.module.eval()
     return loaded

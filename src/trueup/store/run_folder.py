@@ -52,10 +52,12 @@ Line = TypeVar("Line", bound=Frozen)
 
 @dataclass(frozen=True)
 class RunParts:
-    """A run folder's whole content: the record, and the segments its span totals are made of."""
+    """A run folder's whole content: the record, the segments its span totals are made of, and those of them
+    that are in the folder's file."""
 
     record: RunRecord
     segments: tuple[Segment, ...]
+    told: tuple[Segment, ...] = ()
 
 
 def read_run_folder(path: Path, *, samples: bool = True) -> RunRecord:
@@ -73,7 +75,7 @@ def read_run_parts(path: Path, *, samples: bool = True) -> RunParts:
         header = read_header(path)
         stopped = stopped if header.state == "running" else None
     damage: dict[str, int] = {}
-    segments = _read_lines(path / SEGMENTS_FILE, Segment, damage)
+    told = segments = _read_lines(path / SEGMENTS_FILE, Segment, damage)
     record = RunRecord(
         header=header,
         events=_read_lines(path / EVENTS_FILE, Event, damage),
@@ -89,7 +91,7 @@ def read_run_parts(path: Path, *, samples: bool = True) -> RunParts:
     changes: dict[str, Any] = {"header": header, "spans": span_totals(segments)}
     if damage:
         changes["events"] = (*record.events, _damage_event(damage, header.wall_s))
-    return RunParts(record.model_copy(update=changes), segments)
+    return RunParts(record.model_copy(update=changes), segments, told)
 
 
 def span_totals(segments: Iterable[Segment]) -> tuple[SpanTotal, ...]:

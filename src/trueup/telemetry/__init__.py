@@ -7,11 +7,12 @@ from .origin import process_origin
 from .run_folder import RunFolder
 from .sampler import Sampler
 from .tee_sink import TeeSink
-from .timeline import Span, Timeline
+from .timeline import EarlierTime, Span, Timeline
 
 __all__ = [
     "Compile",
     "CompileLog",
+    "EarlierTime",
     "MemorySink",
     "RunFolder",
     "Sampler",

@@ -9,11 +9,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from trueup.schema import Event, Segment, SpanName, SpanTotal
 from trueup.schema.protocols import Sink
+
+
+@dataclass(frozen=True)
+class EarlierTime:
+    """What earlier processes left of a run that this one goes on with, in seconds since the run's origin:
+    segments up to `claimed_s`, a last sign of life at `until_s`, and then this process from `started_s`."""
+
+    totals: dict[str, tuple[float, int]]  # seconds and count by span name
+    claimed_s: float
+    until_s: float
+    started_s: float
 
 
 class Span:
@@ -56,7 +68,12 @@ class Timeline:
     """
 
     def __init__(
-        self, sink: Sink, origin_perf: float, clock: Callable[[], float] = time.perf_counter
+        self,
+        sink: Sink,
+        origin_perf: float,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        earlier: EarlierTime | None = None,
     ) -> None:
         self._sink = sink
         self._origin = origin_perf
@@ -66,9 +83,12 @@ class Timeline:
         self._totals: dict[str, tuple[float, int]] = {}
         self._open: list[Span] = [Span(None, SpanName.START)]
         self.overhead_s = 0.0  # this timeline's own time in changes of owner
+        self.down_s = 0.0  # of the run so far, between its processes
         self.closed = False
         if self.now() < 0:
             raise ValueError("the origin of a timeline lies in the future")
+        if earlier is not None:
+            self._go_on_from(earlier)
         self._advance()
         self._open = [Span(None, SpanName.OTHER)]
 
@@ -107,6 +127,19 @@ class Timeline:
     def on_owner_thread(self) -> bool:
         return threading.get_ident() == self._owner
 
+    def _go_on_from(self, earlier: EarlierTime) -> None:
+        """What the killed process did after its last segment is `other`; then nobody worked."""
+        self._totals = dict(earlier.totals)
+        self._since = earlier.claimed_s
+        for name, end_s in (
+            (SpanName.OTHER, earlier.until_s),
+            (SpanName.DOWN_TIME, min(earlier.started_s, self.now())),
+        ):
+            self._open = [Span(None, name)]
+            self._advance(end_s)
+        self.down_s = self._totals.get(SpanName.DOWN_TIME, (0.0, 0))[0]
+        self._open = [Span(None, SpanName.START)]
+
     def _enter(self, span: Span) -> None:
         self._check_thread()
         if self.closed:
@@ -129,9 +162,10 @@ class Timeline:
         del self._open[place:]
         self._note_overhead(end_s)
 
-    def _advance(self) -> float:
-        """End the running segment now and start the next at the same float. Empty ones leave no trace."""
-        now_s, span = self.now(), self._open[-1]
+    def _advance(self, to_s: float | None = None) -> float:
+        """End the running segment now, or at `to_s`, and start the next at the same float. Empty ones leave
+        no trace."""
+        now_s, span = self.now() if to_s is None else to_s, self._open[-1]
         start_s = self._since
         if now_s <= start_s:
             return start_s

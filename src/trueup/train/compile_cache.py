@@ -10,9 +10,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from trueup.cache import opened
-from trueup.schema import SpanName
+from trueup.cache import CacheStore, key_of, opened
+from trueup.cache.archive import export_cache, import_cache
+from trueup.schema import SpanName, TrueupError
 
+from .resume import Resume
+from .saves import COMPILE_CACHE, checkpoints_of
 from .session import Session
 from .world import World
 
@@ -21,10 +24,17 @@ TOKEN_BITS = 48  # ranks agree on a number through a sum of doubles, which hold 
 
 @contextmanager
 def compile_cache(
-    session: Session, home: Path, *, trust: bool, say: Callable[[str], None]
+    session: Session,
+    home: Path,
+    *,
+    trust: bool,
+    say: Callable[[str], None],
+    resume: Resume | None = None,
 ) -> Iterator[Callable[[], None]]:
     """Open the cache before the first compile, seal it in the end, however that comes. Gives what seals it in
-    between, for all ranks to call together. Does nothing where the plan compiles nothing."""
+    between, for all ranks to call together, and puts a copy beside the run's checkpoints. A run that is
+    resumed takes the copy of its checkpoint where the home has none. Does nothing where the plan compiles
+    nothing."""
     if session.plan.compile == "none":
         yield lambda: None
         return
@@ -38,12 +48,17 @@ def compile_cache(
             session.world.wait_for_all()
             if session.world.leads:
                 cache.seal()
+                _put_beside_checkpoints(session, home, cache.key, note)
 
     with ExitStack() as stack:
         with session.timeline.span(SpanName.LOAD):
+            facts = compile_facts(session)
+            if resume is not None and session.world.leads:
+                _take_from_checkpoint(resume, home, key_of(facts), trust, note)
+            session.world.wait_for_all()
             opening = opened(
                 home,
-                compile_facts(session),
+                facts,
                 variables=session.device.compile_caches,
                 trust=trust,
                 say=note,
@@ -58,6 +73,36 @@ def compile_cache(
         finally:
             with session.timeline.span(SpanName.RECORD):
                 stack.close()
+
+
+def _put_beside_checkpoints(session: Session, home: Path, key: str, note: Callable[[str], None]) -> None:
+    """Each checkpoint carries it from there: a run that goes on elsewhere compiles nothing anew."""
+    folder = checkpoints_of(session.run_folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        export_cache(home, key, folder / COMPILE_CACHE)
+    except (OSError, TrueupError) as error:
+        note(f"checkpoints carry no compiled code: {error}")
+
+
+def _take_from_checkpoint(
+    resume: Resume, home: Path, key: str, trust: bool, note: Callable[[str], None]
+) -> None:
+    """What cannot be used is said and left: the checkpoint is good without it."""
+    archive = resume.folder / COMPILE_CACHE
+    kept = CacheStore(home).keys()
+    if key in kept or not archive.is_file():
+        return
+    try:
+        found = import_cache(home, archive, trust=trust)
+    except TrueupError as error:
+        note(f"compiled code of the checkpoint is not used: {error}")
+        return
+    if found.key != key:
+        note(
+            "compiled code of the checkpoint is of no use here: it was made for another version of torch, "
+            "another device or other shapes; all is compiled anew"
+        )
 
 
 def compile_facts(session: Session) -> dict[str, Any]:

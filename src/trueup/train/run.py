@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TextIO
 
 from trueup import __version__
@@ -31,11 +32,13 @@ from .compile_cache import compile_cache
 from .compiling import undo_compile
 from .failure import Failure, explain
 from .interruption import Interrupted, Interruption
-from .loop import run_loop
+from .loop import Ending
 from .measured import measured_here
 from .progress import Progress
+from .resume import Resume, decided, earlier_time, remember
 from .session import Places, Session, open_session
-from .stop import stop_rule
+from .stop import StopRule
+from .training import train
 from .warm_up import warmed_up
 from .world import World
 
@@ -73,23 +76,26 @@ def execute(
     profile: PlatformProfile | None = None,
     strict_shapes: bool = False,
     trust_cache: bool = False,
+    resume: Resume | None = None,
 ) -> Outcome:
     """Run the recipe and emit its record to `sink`.
 
     `stream` is where a person watches, or None; `profile` what earlier runs taught of this platform; with
     `strict_shapes` a compile after the warm-up ends the run; with `trust_cache` compiled code that another
-    home signed is used. Never raises for what ends a run: see `Outcome.error`. On ranks other than the
-    leading one nothing is recorded.
+    home signed is used; with `resume` the run of that checkpoint goes on, under its own `run_id` and `name`.
+    Never raises for what ends a run: see `Outcome.error`. On ranks other than the leading one nothing is
+    recorded.
     """
     kept = MemorySink()
     tee = TeeSink(kept, sink) if world.leads else kept
-    origin_perf, started_at = process_origin()
-    timeline = Timeline(tee, origin_perf)
+    timeline, started_at = _clock(tee, resume)
+    if resume is not None:
+        remember(resume, kept)
     header = _first_header(loaded, run_id, name, price, world, started_at)
     session: Session | None = None
     sampler = Sampler(device, tee, timeline.now, loaded.recipe.telemetry.hz)
     failure: Failure | None = None
-    reason: str | None = None
+    ending: Ending | None = None
     with Interruption() as interruption:
         try:
             tee.header(header)  # only now: whoever writes 'running' must be able to write how it ended
@@ -98,22 +104,35 @@ def execute(
                 tee.header(header)
                 session, header = _open(
                     *(loaded.recipe, header, world, device, timeline, places, stream, interruption),
-                    *(profile, strict_shapes),
+                    *(profile, strict_shapes, resume),
                 )
                 tee.header(header)
-                with compile_cache(session, places.home, trust=trust_cache, say=_speaker(stream)) as seal:
+                cache = compile_cache(
+                    session, places.home, trust=trust_cache, resume=resume, say=_speaker(stream)
+                )
+                with cache as seal:
                     session = _warmed_up(session, stream)
                     seal()
                     header = _with_choices(header, session)
                     tee.header(header)
-                    reason = _train(session, tee, stream)
+                    ending = train(session, header, tee, kept, partial(_progress, session, stream), resume)
                     device.synchronize()  # may raise what the device did not say before
                 interruption.concluding = True
         except (Exception, Interrupted) as error:
             interruption.concluding = True
             failure = explain(error, session, kept.steps)
             timeline.event(failure.state, failure.reason, **failure.data)
-        return _conclude(header, kept, tee, timeline, session, sampler, failure, reason)
+        return _conclude(header, kept, tee, timeline, session, sampler, failure or ending)
+
+
+def _clock(sink: Sink, resume: Resume | None) -> tuple[Timeline, str]:
+    """The run's timeline, and when its clock started: with this process, or with the run's first."""
+    origin_perf, started_at = process_origin()
+    if resume is None:
+        return Timeline(sink, origin_perf), started_at
+    earlier = earlier_time(resume, started_at)
+    timeline = Timeline(sink, origin_perf - earlier.started_s, earlier=earlier)
+    return timeline, resume.record.header.started_at
 
 
 def _first_header(
@@ -152,6 +171,7 @@ def _open(
     interruption: Interruption,
     profile: PlatformProfile | None,
     strict_shapes: bool,
+    resume: Resume | None,
 ) -> tuple[Session, RunHeader]:
     session = open_session(
         recipe,
@@ -164,6 +184,7 @@ def _open(
         interruption=interruption,
         profile=profile,
         strict_shapes=strict_shapes,
+        decided=decided(resume, recipe) if resume else None,
     )
     facts = {"model": session.model.dims, "dataset": session.prepared.facts}
     return session, _with_choices(header.model_copy(update=facts), session)
@@ -194,16 +215,8 @@ def _speaker(stream: TextIO | None) -> Callable[[str], None]:
     return say
 
 
-def _train(session: Session, sink: Sink, stream: TextIO | None) -> str:
-    with session.timeline.span(SpanName.PREPARE):
-        rule = stop_rule(session.recipe, session.price, session.plan.steps_per_epoch)
-    progress = Progress(stream if session.world.leads else None, rule.total_steps, session.price)
-    session.interruption.polite = True
-    try:
-        return run_loop(session, rule, sink, progress)
-    finally:
-        progress.close()
-        session.interruption.polite = False
+def _progress(session: Session, stream: TextIO | None, rule: StopRule) -> Progress:
+    return Progress(stream if session.world.leads else None, rule.total_steps, session.price)
 
 
 def _conclude(
@@ -213,8 +226,7 @@ def _conclude(
     timeline: Timeline,
     session: Session | None,
     sampler: Sampler,
-    failure: Failure | None,
-    reason: str | None,
+    end: Failure | Ending | None,
 ) -> Outcome:
     """Turn the records into measurements, stop the clock, write both. The arithmetic is on the clock, under
     the span `record`; only the wall clock itself and what follows from it are filled in after it stopped."""
@@ -226,11 +238,11 @@ def _conclude(
         so_far = _record(header, kept, timeline)
         measurements, steady = summarize(so_far, extra=extra)
     wall_s = timeline.close()
-    state: RunState = failure.state if failure else "finished"
+    state: RunState = end.state if end else "finished"
     header = header.model_copy(
         update={
             "state": state,
-            "reason": failure.reason if failure else reason,
+            "reason": end.reason if end else None,
             "ended_at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "wall_s": wall_s,
             "steady": steady,
@@ -243,7 +255,7 @@ def _conclude(
     sink.header(header)
     sink.close()
     record = final.model_copy(update={"measurements": measurements})
-    return Outcome(header, measurements, failure.error if failure else None, record)
+    return Outcome(header, measurements, end.error if isinstance(end, Failure) else None, record)
 
 
 def _record(header: RunHeader, kept: MemorySink, timeline: Timeline) -> RunRecord:

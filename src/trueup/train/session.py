@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from trueup.data import Arrangement, Epoch, PlannedBatch, Planner, Prepared, TokenTable, evaluated, prepare
 from trueup.device import Device, MatmulCeiling, matmul_ceiling, open_device
@@ -35,11 +35,11 @@ FUSED_ADAMW = ("cpu", "cuda")  # device kinds for which torch has a fused kernel
 
 @dataclass(frozen=True)
 class Places:
-    """Folders a run uses. Models and data are shared between runs; `weights` is the run's own."""
+    """Folders a run uses. Models and data are shared between runs; `run` is its own."""
 
     home: Path  # built-in models are kept in its `models` folder
     data: Path
-    weights: Path
+    run: Path
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Session:
     evaluated_N: NDArray[np.int64]  # numbers of the validation examples that are evaluated on
     compiles: CompileLog
     interruption: Interruption
-    weights: Path
+    run_folder: Path
     strict_shapes: bool = False  # a compile after the warm-up ends the run
     compiled: Compiled | None = None  # once warmed up, where the plan compiles
     choices: dict[str, Choice] = field(default_factory=dict)
@@ -112,13 +112,24 @@ class Session:
         return replace(self, model=model, plan=plan, choices=chosen)
 
 
-def find_device(recipe: Recipe) -> tuple[World, Device]:
+@dataclass(frozen=True)
+class Decided:
+    """What a run that is resumed had decided: made anew it could come out otherwise, and change the result.
+    None: to be decided anew."""
+
+    plan: ShapePlan | None
+    precision: Literal["auto", "fp32", "bf16", "bf16-master", "autocast"]
+    data_digest: str | None
+
+
+def find_device(recipe: Recipe, *, threads: int | None = None) -> tuple[World, Device]:
     """The device the recipe asks for, and the processes that share the work. Nothing is recorded yet:
-    a device that is not there is a mistake in the recipe, not a failed run."""
+    a device that is not there is a mistake in the recipe, not a failed run. `threads` is what a run that is
+    resumed had chosen."""
     import os
 
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    device = open_device(recipe.platform.device, threads=recipe.platform.threads, index=local_rank)
+    device = open_device(recipe.platform.device, threads=recipe.platform.threads or threads, index=local_rank)
     return join_world(device.collective_backend), device
 
 
@@ -134,9 +145,11 @@ def open_session(
     interruption: Interruption,
     profile: PlatformProfile | None = None,
     strict_shapes: bool = False,
+    decided: Decided | None = None,
 ) -> Session:
     """Prepare the data, load the model, choose the shapes, measure this machine's ceiling: all before the
-    first step. `profile` is what earlier runs taught of this model on this device, where there were any."""
+    first step. `profile` is what earlier runs taught of this model on this device, where there were any;
+    `decided` what was, of a run that is resumed."""
     modes, why_modes = compile_modes(recipe.compile.mode, device)  # a mistake, if it is one, before any work
     compiles = CompileLog(timeline, vendor=device.compile_records)
     with timeline.span(SpanName.LOAD):
@@ -144,7 +157,7 @@ def open_session(
         from trueup.model.load import load_model, load_tokenizer, read_config
         from trueup.model.precision import choose_precision
 
-        precision = choose_precision(recipe.precision.policy, device)
+        precision = choose_precision(decided.precision if decided else recipe.precision.policy, device)
         resolved = world.leader_first(lambda: resolve_model(recipe.model.path, places.home, say=say))
         tokenizer = load_tokenizer(resolved)
         vocab_size = int(read_config(resolved)["vocab_size"])
@@ -155,6 +168,8 @@ def open_session(
         for message in prepared.messages:
             timeline.event("note", message)
             say(message)
+        if decided is not None and decided.data_digest is not None:
+            _require_same_data(decided.data_digest, prepared.facts.digest)
         training, validation = prepared.split("train"), prepared.split("validation")
     with timeline.span(SpanName.LOAD):
         seed_everything(recipe.train.seed)
@@ -182,7 +197,7 @@ def open_session(
             modes=modes,
             price=price,
         )
-        plan = shared_plan(planner, world)
+        plan = decided.plan if decided and decided.plan else shared_plan(planner, world)
     with timeline.span(SpanName.LOAD):
         model, layers = _layers(model, plan, precision)
         optimizer = make_optimizer(model.trainable, recipe, precision, fused=device.kind in FUSED_ADAMW)
@@ -209,7 +224,7 @@ def open_session(
         evaluated_N=evaluated_N,
         compiles=compiles,
         interruption=interruption,
-        weights=places.weights,
+        run_folder=places.run,
         strict_shapes=strict_shapes,
         choices={
             "device": Choice(device.kind, f"{recipe.platform.device} in the recipe; {device.name}"),
@@ -242,6 +257,14 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+def _require_same_data(then: str, now: str) -> None:
+    if then != now:
+        raise InputError(
+            f"the run was trained on other data: its digest was {then[:12]}, and what data.source gives now "
+            f"has {now[:12]}. Bring the old data back, or start a new run without --resume"
+        )
 
 
 def _check_positions(recipe: Recipe, max_positions: int | None) -> None:

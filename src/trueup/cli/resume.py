@@ -1,0 +1,154 @@
+"""From what `--resume` names to the checkpoint a run goes on from, in this home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trueup.home import Home
+from trueup.schema.run import CHECKPOINTS_FOLDER
+
+from .output import say
+
+if TYPE_CHECKING:
+    from trueup.checkpoint.manifest import CheckpointManifest
+    from trueup.recipe import LoadedRecipe
+    from trueup.schema import RunHeader
+    from trueup.train.resume import Resume
+
+AUTO = "auto"
+
+
+class NothingToResumeError(Exception):
+    """There is no run to go on with; `finished` is one of this recipe that needs no going on."""
+
+    def __init__(self, finished: str | None) -> None:
+        super().__init__(finished)
+        self.finished = finished
+
+
+@dataclass(frozen=True)
+class Found:
+    """A whole checkpoint, wherever it lies, that this recipe may go on from."""
+
+    folder: Path
+    manifest: CheckpointManifest
+
+    @property
+    def threads(self) -> int:
+        """Host threads the run had chosen: sums of floats depend on how they are shared out."""
+        return int(self.manifest.origin.choices["threads"]["value"])
+
+
+def find_checkpoint(asked: str, loaded: LoadedRecipe, home: Home, allowed: list[str]) -> Found:
+    """The newest whole checkpoint of what is asked for. Nothing is changed.
+
+    Raises NothingToResumeError where `auto` finds nothing; InputError for a run that still runs, has no whole
+    checkpoint, or was trained by another recipe.
+    """
+    from trueup.checkpoint.folder import read_manifest
+    from trueup.train.resume import require_unchanged
+
+    folder = _checkpoint(asked, loaded, home)
+    manifest = read_manifest(folder)
+    for message in require_unchanged(manifest, loaded.recipe, allowed):
+        say(f"note: {message}, as allowed")
+    return Found(folder, manifest)
+
+
+def take_up(found: Found, home: Home, *, leads: bool) -> Resume:
+    """The checkpoint in its run's folder in this home, copied there if it came from elsewhere, and what the
+    run recorded. What was saved after it is left aside. The leading rank does it, the others find it done."""
+    from trueup.checkpoint.carry import leave_later
+    from trueup.store.run_folder import read_run_parts
+    from trueup.train.resume import Resume
+
+    run = home.runs / found.manifest.origin.run
+    folder = run / CHECKPOINTS_FOLDER / found.folder.name
+    if leads:
+        _bring_home(found.folder, found.manifest, folder, run)
+        _require_ended(run)
+        for step in leave_later(folder.parent, int(folder.name)):
+            say(f"note: the checkpoint of step {step} is left aside")
+    parts = read_run_parts(run)
+    return Resume(folder, found.manifest, parts.record, parts.told)
+
+
+def _checkpoint(asked: str, loaded: LoadedRecipe, home: Home) -> Path:
+    """The folder of a whole checkpoint."""
+    from trueup.checkpoint.folder import newest_whole, verified
+    from trueup.checkpoint.manifest import MANIFEST_FILE
+    from trueup.schema import InputError
+
+    if asked == AUTO:
+        return _newest_of(loaded.digest, home)
+    path = Path(asked).expanduser()
+    if (path / MANIFEST_FILE).is_file():
+        verified(path)
+        return path.absolute()
+    run = path if (path / CHECKPOINTS_FOLDER).is_dir() else home.runs / _run_id(asked)
+    found = newest_whole(run / CHECKPOINTS_FOLDER, say)
+    if found is None:
+        raise InputError(
+            f"--resume {asked}: run {run.name} has no whole checkpoint; start it anew without --resume"
+        )
+    return found[0].absolute()
+
+
+def _run_id(asked: str) -> str:
+    from .records import open_store
+
+    with open_store() as store:
+        return store.resolve(asked)
+
+
+def _newest_of(digest: str, home: Home) -> Path:
+    """The newest whole checkpoint of the newest run of this very recipe, of those that have one."""
+    from trueup.checkpoint.folder import newest_whole
+    from trueup.schema import InputError
+    from trueup.store.liveness import why_stopped
+
+    found = sorted(_runs_of(digest, home), key=lambda item: item[1].started_at, reverse=True)
+    for run, header in found:
+        if header.state == "running" and why_stopped(run, header) is None:
+            raise InputError(f"run {header.id} of this recipe is still running; `trueup ctl` speaks to it")
+        if header.state == "finished":
+            raise NothingToResumeError(header.id)
+        newest = newest_whole(run / CHECKPOINTS_FOLDER, say)
+        if newest is not None:
+            return newest[0]
+    raise NothingToResumeError(None)
+
+
+def _runs_of(digest: str, home: Home) -> Iterator[tuple[Path, RunHeader]]:
+    from trueup.schema import InputError
+    from trueup.store.run_folder import read_header
+
+    for run in home.runs.iterdir() if home.runs.is_dir() else ():
+        try:
+            header = read_header(run)
+        except InputError:  # said by every command that lists runs
+            continue
+        if header.recipe_digest == digest:
+            yield run, header
+
+
+def _bring_home(source: Path, manifest: CheckpointManifest, folder: Path, run: Path) -> None:
+    from trueup.checkpoint.carry import copy_checkpoint
+    from trueup.checkpoint.folder import restore_record
+
+    if not (folder.exists() and folder.samefile(source)):
+        copy_checkpoint(source, folder.parent)
+    restore_record(folder, manifest, run)
+
+
+def _require_ended(run: Path) -> None:
+    from trueup.schema import InputError
+    from trueup.store.liveness import why_stopped
+    from trueup.store.run_folder import read_header
+
+    header = read_header(run)
+    if header.state == "running" and why_stopped(run, header) is None:
+        raise InputError(f"run {header.id} is still running; end it first: `trueup ctl {header.id} stop`")

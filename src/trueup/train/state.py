@@ -1,0 +1,157 @@
+"""What a run is at one step, as tensors and JSON, taken and put back: weights, optimizer, random states, and
+what the loop remembers."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trueup.checkpoint.manifest import OPTIMIZER, RANDOM, WEIGHTS
+from trueup.checkpoint.snapshot import copied
+from trueup.schema import InputError
+
+from .session import Session
+from .world import World
+
+if TYPE_CHECKING:
+    import torch
+
+Tensors = Mapping[str, Mapping[str, "torch.Tensor"]]
+
+_OF = "|"  # between a parameter's name and that of one of its optimizer's tensors; names have dots
+
+
+@dataclass
+class Tally:
+    """What the loop remembers between steps. `step` is the cursor too: every step, done or skipped, takes the
+    next of the plan."""
+
+    step: int = 0
+    useful_tokens: int = 0
+    training_s: float = 0.0
+    best_loss: float = math.inf
+    best_step: int | None = None  # of what is kept; the model before the first step is not
+    evaluated_at: int = -1
+    eval_loss: float | None = None  # of the evaluation at `evaluated_at`
+    last_evaluation_s: float = 0.0
+    lr_factor: float = 1.0  # what rollbacks have made of the learning rate
+    seen_shapes: set[tuple[int, int]] = field(default_factory=set)  # by the warm-up, or by a step since
+    labels: list[str] = field(default_factory=list)  # of what happened since the last step
+
+    def as_json(self) -> dict[str, Any]:
+        """Without what belongs to one process alone."""
+        found = {key: value for key, value in vars(self).items() if key not in ("seen_shapes", "labels")}
+        return found | {"best_loss": None if math.isinf(self.best_loss) else self.best_loss}
+
+    def go_back_to(self, found: Mapping[str, Any]) -> None:
+        """Take over what `as_json` gave."""
+        for key, value in found.items():
+            setattr(self, key, value)
+        if self.best_loss is None:
+            self.best_loss = math.inf
+
+
+def take(session: Session) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
+    """(tensors by file, JSON) of weights, optimizer and random states, copied. Every rank calls this; what it
+    gives is the same but for nothing: random states are those of all ranks."""
+    weights = {name: copied(parameter.detach()) for name, parameter in session.model.trainable}
+    optimizer = {
+        f"{name}{_OF}{key}": copied(value)
+        for name, parameter in session.model.trainable
+        for key, value in session.optimizer.state.get(parameter, {}).items()
+    }
+    return {WEIGHTS: weights, OPTIMIZER: optimizer, RANDOM: _random_tensors(session)}, _random_json()
+
+
+def put_back(session: Session, tensors: Tensors, found: Mapping[str, Any]) -> None:
+    """The session as it was when `take` gave these. InputError, with nothing changed, where names or shapes
+    are not this model's."""
+    from trueup.model.load import put_weights
+
+    put_weights(session.model, tensors[WEIGHTS])
+    parameters = dict(session.model.trainable)
+    session.optimizer.zero_grad(set_to_none=True)
+    session.optimizer.state.clear()
+    for full_name, tensor in tensors[OPTIMIZER].items():
+        name, _, key = full_name.rpartition(_OF)
+        parameter = parameters[name]
+        # as torch's own optimizers do: the count of steps stays where it was made
+        like_parameter = tensor.shape == parameter.shape and tensor.dim() > 0
+        kept = tensor.to(parameter.device, copy=True) if like_parameter else tensor.clone()
+        if not like_parameter and _fused(session.optimizer):
+            kept = kept.to(parameter.device)
+        session.optimizer.state[parameter][key] = kept
+    _restore_random(session, tensors[RANDOM], found)
+
+
+def _fused(optimizer: torch.optim.Optimizer) -> bool:
+    return any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+
+
+def _random_tensors(session: Session) -> dict[str, torch.Tensor]:
+    """torch's random states, host and device, of every rank."""
+    import torch
+
+    host = torch.get_rng_state()
+    device = _device_generator(session)
+    own = torch.cat([host, device.get_state()]) if device is not None else host
+    sizes = torch.tensor([len(host), len(own) - len(host)])
+    return {"sizes": sizes, **{f"rank{n}": state for n, state in enumerate(_of_all(session.world, own))}}
+
+
+def _of_all(world: World, own: torch.Tensor) -> list[torch.Tensor]:
+    """Every rank's tensor. They are as long on every rank."""
+    import torch
+    import torch.distributed as dist
+
+    if world.size == 1:
+        return [own.clone()]
+    found = [torch.empty_like(own) for _ in range(world.size)]
+    dist.all_gather(found, own)
+    return found
+
+
+def _device_generator(session: Session) -> torch.Generator | None:
+    """The accelerator's own source of random numbers, where there is one."""
+    import torch
+
+    if session.device.kind == "cpu":
+        return None
+    module = torch.get_device_module(session.device.torch_device)
+    generators = getattr(module, "default_generators", None)
+    return generators[session.device.index] if generators else None
+
+
+def _restore_random(session: Session, tensors: Mapping[str, torch.Tensor], found: Mapping[str, Any]) -> None:
+    import numpy as np
+    import torch
+
+    state = tensors.get(f"rank{session.world.rank}")
+    if state is None:
+        ranks = len(tensors) - 1
+        raise InputError(
+            f"the checkpoint is of {ranks} processes, this run has {session.world.size}; resume with as many"
+        )
+    host, device = (int(size) for size in tensors["sizes"])
+    torch.set_rng_state(state[:host].clone())
+    generator = _device_generator(session)
+    if generator is not None and device:
+        generator.set_state(state[host:].clone())
+    version, internal, gauss = found["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, position, has_gauss, cached = found["numpy"]
+    np.random.set_state((name, np.asarray(keys, dtype=np.uint32), position, has_gauss, cached))
+
+
+def _random_json() -> dict[str, Any]:
+    import numpy as np
+
+    name, keys, position, has_gauss, cached = np.random.get_state()
+    version, internal, gauss = random.getstate()
+    return {
+        "python": [version, list(internal), gauss],
+        "numpy": [name, np.asarray(keys).tolist(), position, has_gauss, cached],
+    }
