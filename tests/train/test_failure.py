@@ -13,7 +13,7 @@ import torch
 from trueup.schema import InputError, Step, StorageError
 from trueup.train.compiling import CompileError, LateCompileError
 from trueup.train.divergence import DivergedError
-from trueup.train.failure import NoMemoryError, explain
+from trueup.train.failure import NoMemoryError, explain, is_out_of_memory
 from trueup.train.interruption import Interrupted
 from trueup.train.session import Session
 from trueup.train.stepper import NonFiniteError
@@ -91,6 +91,13 @@ def test_every_failure_has_a_cause_a_last_step_and_advice(
     assert "after step 7" in failure.reason
     assert words in failure.reason
     json.dumps(failure.data, allow_nan=False)
+
+
+def test_the_allocators_own_error_is_known() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 50)
+    assert is_out_of_memory(caught.value)
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
 def test_a_compiler_that_failed_says_how_to_do_without(session: Session) -> None:

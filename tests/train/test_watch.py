@@ -185,6 +185,21 @@ def test_a_loss_that_is_no_number_of_hidden_states_that_are_is_the_heads_doing(o
     assert find(session).module == "lm_head"
 
 
+@pytest.mark.parametrize("mode", ["layer", "model"])
+def test_compiled_modules_are_watched_as_they_are_written(open_tiny: Any, mode: str) -> None:
+    session = open_tiny(*FULL)
+    session = replace(session, model=replace(session.model, decoder=None))
+    decoder = session.model.base.model
+    modules = list(decoder.layers) if mode == "layer" else [decoder]
+    for module in modules:
+        module.compile(backend="eager")
+    calls = [module._compiled_call_impl for module in modules]
+    with torch.no_grad():
+        layer_of(session, 1).mlp.gate_proj.weight[0, 0] = math.nan
+    assert find(session).module == "model.layers.1.mlp.gate_proj"
+    assert [module._compiled_call_impl for module in modules] == calls
+
+
 def test_checkpointed_layers_are_watched_once(opened: Any) -> None:
     session = opened(*FULL, "train.activation_checkpointing=true")
     with torch.no_grad():
