@@ -26,6 +26,7 @@ from trueup.recipe.models import TuneSection
 from trueup.schema import InputError
 
 FP32 = Precision(policy="fp32", compute_dtype="float32", reason="test")
+MASTER = Precision(policy="bf16-master", compute_dtype="bfloat16", reason="test")
 Method = Literal["lora", "full"]
 Mode = Literal["layer", "model"]
 LENGTHS = [5, 17, 2, 9, 30, 12, 3]
@@ -39,8 +40,8 @@ def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def model_of(resolved: ResolvedModel, method: Method) -> LoadedModel:
-    loaded = load_model(resolved, TuneSection(method=method, rank=4), seed=1)
+def model_of(resolved: ResolvedModel, method: Method, precision: Precision = FP32) -> LoadedModel:
+    loaded = load_model(resolved, TuneSection(method=method, rank=4), seed=1, precision=precision)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, parameter in loaded.trainable:
@@ -49,32 +50,39 @@ def model_of(resolved: ResolvedModel, method: Method) -> LoadedModel:
     return loaded
 
 
-def loss_and_gradients(loaded: LoadedModel, batches: list[BatchTensors]) -> tuple[float, dict[str, Any]]:
+def loss_and_gradients(
+    loaded: LoadedModel, batches: list[BatchTensors], precision: Precision = FP32
+) -> tuple[float, dict[str, Any]]:
     loaded.module.zero_grad(set_to_none=True)
     total = 0.0
     for batch in batches:
-        loss: Any = batch_loss(loaded, batch, FP32, chunk_rows=7)
+        loss: Any = batch_loss(loaded, batch, precision, chunk_rows=7)
         loss.backward()
         total += loss.item()
     return total, {name: p.grad.clone() for name, p in loaded.trainable if p.grad is not None}
 
 
-def evaluated(loaded: LoadedModel, batches: list[BatchTensors]) -> float:
+def evaluated(loaded: LoadedModel, batches: list[BatchTensors], precision: Precision = FP32) -> float:
     loaded.module.eval()
     with torch.no_grad():
-        total = sum(batch_loss(loaded, batch, FP32).item() for batch in batches)
+        total = sum(batch_loss(loaded, batch, precision).item() for batch in batches)
     loaded.module.train()
     return total
 
 
 def assert_same_when_compiled(
-    loaded: LoadedModel, mode: Mode, backend: str, batches: list[BatchTensors], within: float
+    loaded: LoadedModel,
+    mode: Mode,
+    backend: str,
+    batches: list[BatchTensors],
+    within: float,
+    precision: Precision = FP32,
 ) -> None:
-    expected_loss, expected = loss_and_gradients(loaded, batches)
-    expected_evaluation = evaluated(loaded, batches)
+    expected_loss, expected = loss_and_gradients(loaded, batches, precision)
+    expected_evaluation = evaluated(loaded, batches, precision)
     compiled = compile_model(loaded, mode, backend=backend, graphs=2 * len(batches))
-    loss, gradients = loss_and_gradients(loaded, batches)
-    evaluation = evaluated(loaded, batches)
+    loss, gradients = loss_and_gradients(loaded, batches, precision)
+    evaluation = evaluated(loaded, batches, precision)
     compiled.undo()
     assert counters["stats"]["unique_graphs"] == 2 * len(batches)  # else something else was compared
     assert loss == pytest.approx(expected_loss, rel=within)
@@ -97,6 +105,13 @@ def test_the_same_loss_and_gradients(tiny: ResolvedModel, mode: Mode, method: Me
     examples = examples_of(7, LENGTHS)
     batches = [*packed(examples), bucketed(examples)[0]]
     assert_same_when_compiled(model_of(tiny, method), mode, "aot_eager", batches, within=1e-5)
+
+
+@pytest.mark.parametrize(("mode", "method"), [("layer", "lora"), ("model", "full")])
+def test_the_same_in_bf16_with_masters(tiny: ResolvedModel, mode: Mode, method: Method) -> None:
+    """As many graphs as in fp32: the embedding's output is cast within them, or before them."""
+    loaded = model_of(tiny, method, MASTER)
+    assert_same_when_compiled(loaded, mode, "aot_eager", packed(examples_of(7, LENGTHS)), 1e-2, MASTER)
 
 
 @pytest.mark.slow
