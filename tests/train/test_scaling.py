@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trueup.recipe.models import PrecisionSection
 from trueup.schema import InputError
 from trueup.train.scaling import LEAST, MOST, LossScaler
-from trueup.train.stepper import gather, micro_batch_loss
+from trueup.train.stepper import gather, train_step
 
 POLICIES = ("fp32", "bf16", "bf16-master", "autocast")
 
@@ -42,8 +42,12 @@ def test_a_dynamic_scale_doubles_after_its_window_and_halves_after_a_bad_step() 
     scaler = LossScaler(PrecisionSection(loss_scale="dynamic", scale=4, scale_window=3), "bf16")
     seen = []
     for good in (1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0):
-        seen.append((scaler.good_step(), None)[1] if good else scaler.bad_step())
-        seen[-1] = (scaler.scale, seen[-1])
+        blamed = None
+        if good:
+            scaler.good_step()
+        else:
+            blamed = scaler.bad_step()
+        seen.append((scaler.scale, blamed))
     assert seen == [
         (4, None), (4, None), (8, None), (8, None), (8, None), (4, True), (4, None), (4, None), (8, None),
         (4, True), (2, True), (1, True), (1, False), (1, False),
@@ -118,7 +122,10 @@ def test_a_power_of_two_changes_no_bit_of_an_fp32_training(open_tiny: Any, metho
     for scale in (1.0, 2.0**16):
         session = open_tiny(f"tune.method={method}", "train.tokens_per_step=192")
         section = PrecisionSection(loss_scale="static", scale=scale)
-        losses = [_scaled_step(session, planned, LossScaler(section, "fp32")) for planned in session.epoch(0)]
+        scaler = LossScaler(section, "fp32")
+        steps = [train_step(session, gather(session, planned), 1e-3, scaler) for planned in session.epoch(0)]
+        assert {step.loss_scale for step in steps} == {scale}
+        losses = [(step.loss, step.grad_norm) for step in steps]
         weights = {name: p.detach().clone() for name, p in session.model.trainable}
         found.append((losses, weights, copy.deepcopy(session.optimizer.state_dict()["state"])))
     assert len(found[0][0]) >= 3
@@ -126,19 +133,3 @@ def test_a_power_of_two_changes_no_bit_of_an_fp32_training(open_tiny: Any, metho
     assert all(torch.equal(weight, found[1][1][name]) for name, weight in found[0][1].items())
     for number, state in found[0][2].items():
         assert all(torch.equal(value, found[1][2][number][key]) for key, value in state.items())
-
-
-def _scaled_step(session: Any, planned: Any, scaler: LossScaler) -> float:
-    batch = gather(session, planned)
-    total = 0.0
-    for micro_batch in batch.own:
-        loss = micro_batch_loss(session, micro_batch, "training")
-        (loss * scaler.scale / batch.counts.supervised).backward()
-        total += loss.item()
-    parameters = [parameter for _, parameter in session.model.trainable]
-    for parameter in parameters:
-        parameter.grad.div_(scaler.scale)
-    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-    session.optimizer.step()
-    session.optimizer.zero_grad(set_to_none=True)
-    return total
