@@ -19,7 +19,7 @@ from trueup.model.attention import attend, examples_for, groups_of, places_for, 
 from trueup.model.batch import BatchTensors, batch_loss
 from trueup.model.builtin import ResolvedModel
 from trueup.model.layers import Adapter, add_and_norm, gated, project
-from trueup.model.load import LoadedModel, load_model, with_own_decoder
+from trueup.model.load import LoadedModel, load_model, masked_by_config, read_config, with_own_decoder
 from trueup.model.precision import Precision
 from trueup.model.reference import widen
 from trueup.recipe.models import TuneSection
@@ -208,6 +208,14 @@ def test_adapters_that_drop_out_inputs_keep_transformers_layers(tiny: ResolvedMo
     same, why = with_own_decoder(loaded, "float32")
     assert same.decoder is None
     assert "drop out" in why
+    assert masked_by_config(read_config(tiny), loaded.section, "cpu")
+
+
+def test_the_config_alone_tells_of_a_llama_that_it_will_have_our_layers(tiny: ResolvedModel) -> None:
+    assert loaded_model(tiny).masked_because is None
+    assert not masked_by_config(read_config(tiny), LORA, "cpu")
+    assert not masked_by_config(read_config(tiny), TuneSection(method="full", dropout=0.1), "cpu")
+    assert masked_by_config(read_config(tiny), LORA, "cuda")
 
 
 def test_a_model_built_otherwise_keeps_its_own_layers(tmp_path: Any) -> None:
@@ -219,11 +227,11 @@ def test_a_model_built_otherwise_keeps_its_own_layers(tmp_path: Any) -> None:
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
     )  # fmt: skip
     Qwen3ForCausalLM(config).save_pretrained(tmp_path)
-    same, why = with_own_decoder(
-        load_model(ResolvedModel(tmp_path, "made here", "made by a test"), LORA), "float32"
-    )
+    resolved = ResolvedModel(tmp_path, "made here", "made by a test")
+    same, why = with_own_decoder(load_model(resolved, LORA), "float32")
     assert same.decoder is None
     assert "q_norm" in why
+    assert masked_by_config(read_config(resolved), LORA, "cpu")
 
 
 def test_a_model_that_computes_something_else_keeps_its_own_layers(tiny: ResolvedModel) -> None:

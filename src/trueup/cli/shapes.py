@@ -59,6 +59,7 @@ def _plan(recipe: Recipe) -> tuple[Planner, ShapePlan]:
     from trueup.data import evaluated
     from trueup.device import open_device
     from trueup.model.dims import expected_dims, most_positions
+    from trueup.model.load import masked_by_config
     from trueup.train.compiling import compile_modes
     from trueup.train.run import price_of
     from trueup.train.shapes import make_planner
@@ -81,5 +82,6 @@ def _plan(recipe: Recipe) -> tuple[Planner, ShapePlan]:
             positions=most_positions(config),
             price=price_of(recipe),
             modes=modes,
+            masked=masked_by_config(config, recipe.tune, device.kind),
         )
     return planner, planner.plan()

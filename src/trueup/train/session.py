@@ -178,6 +178,7 @@ def open_session(
             positions=model.max_positions,
             modes=modes,
             price=price,
+            masked=model.masked_because is not None,
         )
         plan = shared_plan(planner, world)
     with timeline.span(SpanName.LOAD):

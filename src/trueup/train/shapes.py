@@ -26,11 +26,14 @@ def make_planner(
     positions: int | None,
     price: Price | None,
     modes: tuple[CompileMode, ...],
+    masked: bool,
 ) -> Planner:
-    """Without a profile learnt from runs, published figures are asked."""
+    """Without a profile learnt from runs, published figures are asked. `masked`: eager attention is computed
+    over whole rows, not over each example."""
     from trueup.model.loss import CHUNK_ROWS
 
     known = profile or estimated_profile(device.kind, device.name, dims, static=device.static_shapes_only)
+    known = known.model_copy(update={"attention": "row" if masked else "example"})
     data = JobData(training.lengths, training.supervised, evaluation_lengths_N)
     wall_s, _ = wall_limit(recipe.train.stop, price)
     return Planner(
