@@ -182,10 +182,20 @@ class Planner:
         lengths_N = self.data.lengths_N.astype(np.int64)
         multiple = self._rules.multiple
         if strategy == "pack":
-            return (pack_shape(lengths_N, budget, longest, costs=costs, multiple=multiple, static=static),)
+            best = pack_shape(
+                *(lengths_N, budget, longest),
+                costs=costs,
+                multiple=multiple,
+                static=static,
+                supervised=int(self.data.supervised_N.sum(dtype=np.int64)),
+                chunk_rows=self._chunk_rows,
+            )
+            return (best,)
         if strategy == "bucket":
             widths = list(self.shapes.buckets or ()) or bucket_widths(
                 *(lengths_N, budget),
+                supervised=self.data.supervised_N,
+                chunk_rows=self._chunk_rows,
                 costs=costs,
                 passes=self._passes,
                 shape_s=costs.shape_s((1, budget)),
