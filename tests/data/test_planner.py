@@ -184,6 +184,9 @@ def test_auto_takes_the_least_total_time_and_says_why_the_others_lost(
         assert plan.total_s == min(totals)
     assert planner.plan() == plan  # pure
     assert ShapePlan.model_validate_json(plan.model_dump_json()) == plan
+    (chosen,) = (one for one in plan.alternatives if one.verdict == "chosen")
+    for name in ("padding_share", "head_padding_share", "compile_s", "total_s"):
+        assert getattr(plan, name) == getattr(chosen, name) == plan.model_dump()[name]
 
 
 def test_a_short_job_compiles_nothing_and_a_long_one_does() -> None:
