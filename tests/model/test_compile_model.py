@@ -7,12 +7,12 @@ here is what Inductor would have to compile. The real one is in the slow tests.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
 import torch._dynamo
-from model_batches import bucketed, examples_of, packed
+from model_batches import FP32, LENGTHS, bucketed, examples_of, loaded_model, loss_and_gradients, packed
 from torch._dynamo import config
 from torch._dynamo.utils import counters
 
@@ -20,15 +20,12 @@ import trueup.model.compile as compile_module
 from trueup.model.batch import BatchTensors, batch_loss
 from trueup.model.builtin import ResolvedModel
 from trueup.model.compile import compile_model
-from trueup.model.load import LoadedModel, load_model
-from trueup.model.precision import Precision
+from trueup.model.load import LoadedModel
 from trueup.recipe.models import TuneSection
 from trueup.schema import InputError
 
-FP32 = Precision(policy="fp32", compute_dtype="float32", reason="test")
 Method = Literal["lora", "full"]
 Mode = Literal["layer", "model"]
-LENGTHS = [5, 17, 2, 9, 30, 12, 3]
 
 
 @pytest.fixture(autouse=True)
@@ -40,23 +37,7 @@ def fresh_compiler() -> Iterator[None]:
 
 
 def model_of(resolved: ResolvedModel, method: Method) -> LoadedModel:
-    loaded = load_model(resolved, TuneSection(method=method, rank=4), seed=1)
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for name, parameter in loaded.trainable:
-            if "lora_B" in name:  # zero at first, which would hide every error in A
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
-    return loaded
-
-
-def loss_and_gradients(loaded: LoadedModel, batches: list[BatchTensors]) -> tuple[float, dict[str, Any]]:
-    loaded.module.zero_grad(set_to_none=True)
-    total = 0.0
-    for batch in batches:
-        loss: Any = batch_loss(loaded, batch, FP32, chunk_rows=7)
-        loss.backward()
-        total += loss.item()
-    return total, {name: p.grad.clone() for name, p in loaded.trainable if p.grad is not None}
+    return loaded_model(resolved, TuneSection(method=method, rank=4))
 
 
 def evaluated(loaded: LoadedModel, batches: list[BatchTensors]) -> float:

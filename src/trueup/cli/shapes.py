@@ -68,8 +68,7 @@ def _plan(recipe: Recipe) -> tuple[Planner, ShapePlan]:
 
     prepared, _, config = prepare_data_of(recipe)
     training, validation = prepared.split("train"), prepared.split("validation")
-    order_N = validation.content_order()
-    chosen_N = evaluated(validation.lengths, max_tokens=recipe.evaluate.max_tokens, order=order_N)
+    chosen_N = evaluated(validation, recipe.evaluate.max_tokens)
     with contextlib.closing(open_device(recipe.platform.device, threads=recipe.platform.threads)) as device:
         modes, _ = compile_modes(recipe.compile.mode, device)
         planner = make_planner(

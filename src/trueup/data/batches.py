@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .plan import PlannedBatch
+from .epoch import PlannedBatch
 from .table import TokenTable
 
 IGNORED = -1  # target of a row that is there only to fill a chunk of the head

@@ -166,8 +166,7 @@ def open_session(
         )
         _check_positions(recipe, model.max_positions)
     with timeline.span(SpanName.PREPARE):
-        order_N = validation.content_order()
-        evaluated_N = evaluated(validation.lengths, max_tokens=recipe.evaluate.max_tokens, order=order_N)
+        evaluated_N = evaluated(validation, recipe.evaluate.max_tokens)
         planner = make_planner(
             recipe,
             training,
