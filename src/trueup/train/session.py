@@ -179,7 +179,7 @@ def open_session(
             price=price,
             masked=model.masked_because is not None,
         )
-        plan = shared_plan(planner, world)
+        plan = shared_plan(planner.plan, world)
     with timeline.span(SpanName.LOAD):
         precision = choose_precision(recipe.precision.policy, device)
         model, layers = _layers(model, plan, precision)
