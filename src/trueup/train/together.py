@@ -42,18 +42,19 @@ def cause_of(error: Exception) -> Cause:
 def together(world: World) -> Iterator[None]:
     """Where the block raises on any rank, raise on every one: its own error, or ElsewhereError. The block may
     wait for no other rank: one that failed never comes."""
+    if world.size == 1:
+        yield
+        return
     failed: Exception | None = None
     try:
-        yield
-    except Exception as error:
-        failed = error
-    if world.size == 1:
-        if failed is not None:
-            raise failed
-        return
-    own = None if failed is None else cause_of(failed)
-    counts = world.sum([float(cause == own) for cause in CAUSES])
-    agreed = next((cause for cause, count in zip(CAUSES, counts, strict=True) if count), None)
-    if agreed is None:
-        return
-    raise failed if failed is not None and own == agreed else ElsewhereError(agreed)
+        try:
+            yield
+        except Exception as error:
+            failed = error
+        own = None if failed is None else cause_of(failed)
+        counts = world.sum([float(cause == own) for cause in CAUSES])
+        agreed = next((cause for cause, count in zip(CAUSES, counts, strict=True) if count), None)
+        if agreed is not None:
+            raise failed if failed is not None and own == agreed else ElsewhereError(agreed)
+    finally:
+        failed = None  # else it would keep its frames, and with them the memory that there was too little of
