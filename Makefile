@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Test files run in so many processes, each with one thread.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 # The CPU build of torch that tests and the demo are known to work with.
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
@@ -30,10 +33,10 @@ demo: $(STAMP)
 	@echo "open $(DEMO_REPORT); the demo's runs: TRUEUP_HOME=$(DEMO_HOME) $(BIN)/trueup runs list"
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-full: $(STAMP)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

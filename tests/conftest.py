@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is imported: workers share the cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 TINY_RECIPE = """\
 name: tiny
 model: {path: tiny}

@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -276,16 +277,18 @@ def test_processes_of_one_run_share_a_folder_and_the_last_seals(home: Path) -> N
 # --- Places that refuse ----------------------------------------------------------------------------------
 
 
-def test_a_read_only_home_is_used_and_not_written(home: Path, disk: Callable[[str], Path]) -> None:
+def test_a_read_only_home_is_used_and_not_written(
+    home: Path, disk: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = disk("size=100m")
     run(place / "home", FILES)
     subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
-    before = set(Path("/tmp").glob("trueup-compile-*"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     one = run(place / "home", {"new": b"new"})
     assert one.found == FILES
     assert len(one.said) == 1
     assert "Read-only file system" in one.words
-    assert set(Path("/tmp").glob("trueup-compile-*")) <= before
+    assert not list(tmp_path.glob("trueup-compile-*"))
 
 
 def test_a_full_disk_is_said_once_and_the_run_goes_on(disk: Callable[[str], Path]) -> None:

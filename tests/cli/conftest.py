@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from in_process import Done, Main
 
-import trueup.cli
+from in_process import Done, Main, call
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 RECIPE = """\
 name: tiny
 model: {path: tiny}
@@ -28,27 +24,13 @@ price: {usd_per_hour: 3.6, source: a test}
 
 
 @pytest.fixture
-def main(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Main:
-    """`trueup` within this process: what takes a new process seconds of imports takes no time here."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def main(home: Path) -> Main:
+    """`trueup` within this process, with this test's home."""
 
     def run(*arguments: str | Path, home: Path = home) -> Done:
-        monkeypatch.setenv("TRUEUP_HOME", str(home))
-        monkeypatch.setattr(sys, "argv", ["trueup", *map(str, arguments)])
-        capfd.readouterr()
-        handlers = [signal.getsignal(number) for number in SIGNALS]
-        code: Any = 0
-        try:
-            trueup.cli.main()
-        except SystemExit as exit_:
-            code = exit_.code or 0
-        finally:
-            for number, handler in zip(SIGNALS, handlers, strict=True):
-                signal.signal(number, handler)
-        out, err = capfd.readouterr()
-        assert "Traceback" not in err, err
-        return Done(int(code), out, err)
+        done = call(*arguments, home=home)
+        assert "Traceback" not in done.err, done.err
+        return done
 
     return run
 

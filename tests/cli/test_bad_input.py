@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from in_process import Main, files_of, refused
 
 ROOMY = ("data.max_length=200", "shapes.tokens_per_microbatch=200", "train.tokens_per_step=200")

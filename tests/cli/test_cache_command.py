@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from in_process import Main, refused
 
+from in_process import Main, refused
 from trueup.cache import CacheStore, key_of, opened
 
 FACTS = {"device": "a [red] cpu", "mode": "layer", "shapes": [[4, 128]]}

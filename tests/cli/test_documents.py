@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from in_process import call
 
 
 @dataclass(frozen=True)
@@ -28,20 +27,9 @@ class Finished:
     trained: Any
 
     def json(self, *arguments: str | Path) -> Any:
-        done = run(self.home, *arguments, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-
-def run(home: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "trueup", *map(str, arguments)],
-        env={**os.environ, "TRUEUP_HOME": str(home), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+        done = call(*arguments, "--json", home=self.home)
+        assert done.code == 0, done.err
+        return json.loads(done.out)
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +56,9 @@ price: {{usd_per_hour: 3.6, source: a test, as_of: 2026-06-01}}
 """
     )
     home = folder / "home"
-    prepared = run(home, "prepare", recipe, "--json")
-    assert prepared.returncode == 0, prepared.stderr
-    trained = run(home, "train", recipe, "--name", "first", "--json")
-    assert trained.returncode == 0, trained.stderr
-    return Finished(home, recipe, json.loads(prepared.stdout), json.loads(trained.stdout))
+    made = Finished(home, recipe, None, None)
+    prepared = made.json("prepare", recipe)
+    return replace(made, prepared=prepared, trained=made.json("train", recipe, "--name", "first"))
 
 
 def test_prepare(finished: Finished) -> None:
@@ -155,7 +141,7 @@ def test_recipe_show_and_schema(finished: Finished) -> None:
     assert shown["sources"]["train.seed"] == "command line"
     assert shown["sources"]["train.epochs"] == "file"
     assert shown["sources"]["optimizer.eps"] == "default"
-    schema = json.loads(run(finished.home, "recipe", "schema", finished.recipe).stdout)
+    schema = json.loads(call("recipe", "schema", finished.recipe, home=finished.home).out)
     assert schema["properties"]["model"]
 
 
@@ -228,9 +214,9 @@ def test_exports_give_the_runs_own_logits(finished: Finished, tmp_path: Path, me
         )
         assert (logits(adapted, tokens) - expected).abs().max() < 1e-3
     else:
-        done = run(finished.home, "export", name, "--adapter", tmp_path / "adapter")
-        assert done.returncode == 2
-        assert "merged" in done.stderr
+        done = call("export", name, "--adapter", tmp_path / "adapter", home=finished.home)
+        assert done.code == 2
+        assert "merged" in done.err
 
 
 def test_calibrate(finished: Finished) -> None:

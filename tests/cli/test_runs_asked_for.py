@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from in_process import Main, files_of, refused
 
 ASKING: list[list[str]] = [

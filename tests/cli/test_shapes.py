@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from in_process import Main, refused
 
 EAGER = ("--set", "compile.mode=none")
@@ -23,6 +24,15 @@ def test_training_takes_the_plan_that_is_shown_and_the_next_plan_knows_the_run(
     after = json.loads(main("shapes", "plan", recipe_file, *EAGER, "--json").out)
     assert after["profile"]["token_s"]["kind"] == "measured"
     assert after["profile"]["token_s"]["n"] == 1
+
+
+def test_attention_is_priced_as_the_models_layers_will_compute_it(
+    main: Main, built: Path, recipe_file: Path
+) -> None:
+    """Adapters that drop out inputs keep transformers' layers, which take a mask over whole rows."""
+    for dropout, attention in ((0.0, "example"), (0.1, "row")):
+        shown = main("shapes", "plan", recipe_file, *EAGER, "--set", f"tune.dropout={dropout}", "--json")
+        assert json.loads(shown.out)["profile"]["attention"] == attention
 
 
 def test_people_see_every_strategy(main: Main, built: Path, recipe_file: Path) -> None:

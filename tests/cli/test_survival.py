@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import Main, files_of, refused
 
+from in_process import Main, files_of, refused
 from trueup.store import Store
 
 Disk = Callable[[str], Path]
@@ -343,10 +343,10 @@ def test_an_interrupt_at_any_moment_of_starting_up_gives_no_traceback(
         time.sleep(delay_s)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE_S)
+        if "Remainder of file ignored" in err:
+            continue  # Python was reading its .pth files, where it takes no interrupt for an end
         assert out == ""
-        python_itself = (
-            "Remainder of file ignored" in err or "Fatal Python error" in err or "No module" in err
-        )
+        python_itself = "Fatal Python error" in err or "No module" in err
         # else Python had not got as far as to run any code of ours: it ends by the signal or in its words
         if process.returncode == 1 and not python_itself:
             assert err.splitlines()[-1].startswith("trueup: SIGINT received")

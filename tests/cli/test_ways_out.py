@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import Main, files_of, refused
 
+from in_process import Main, files_of, refused
 from trueup.schema import Evaluation
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,10 @@ class Table:
 
     lengths: NDArray[np.int32]
     loss: list[NDArray[np.bool_]]
+    order: Sequence[int] = ()
+
+    def content_order(self) -> NDArray[np.int64]:
+        return np.asarray(self.order, dtype=np.int64)
 
     @property
     def supervised(self) -> NDArray[np.int32]:

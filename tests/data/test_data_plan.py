@@ -221,7 +221,8 @@ def test_evaluation_takes_the_first_in_order_whatever_the_strategy(
 ) -> None:
     order = list(range(len(lengths)))
     random.shuffle(order)
-    chosen_N = evaluated(lengths, max_tokens=max_tokens, order=order)
+    table: Any = Table(np.asarray(lengths, dtype=np.int32), [], order)
+    chosen_N = evaluated(table, max_tokens)
     chosen = chosen_N.tolist()
     assert chosen == order[: len(chosen)]
     assert sum(lengths[n] for n in chosen) <= max_tokens or len(chosen) == 1
@@ -235,7 +236,8 @@ def test_evaluation_takes_the_first_in_order_whatever_the_strategy(
 
 
 def test_nothing_makes_an_empty_epoch() -> None:
-    assert evaluated([]).tolist() == []
+    nothing: Any = Table(np.zeros(0, dtype=np.int32), [])
+    assert evaluated(nothing).tolist() == []
     for strategy in STRATEGIES:
         epoch = epoch_of([], strategy)
         assert (flat(epoch), list(epoch.steps), epoch.padding_share, epoch.shapes) == ([], [], 0.0, ())

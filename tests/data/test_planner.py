@@ -35,29 +35,62 @@ LENGTHS = st.lists(st.integers(1, 64), min_size=1, max_size=120)
     st.sampled_from([80, 200, 1000]),
     st.sampled_from([0.0, 25.0]),
     st.booleans(),
+    st.sampled_from([None, 4, 32]),
 )
 def test_the_dynamic_program_equals_brute_force(
-    lengths: list[int], most: int, shape_s: float, passes: float, budget: int, fixed: float, static: bool
+    lengths: list[int],
+    most: int,
+    shape_s: float,
+    passes: float,
+    budget: int,
+    fixed: float,
+    static: bool,
+    chunk: int | None,
 ) -> None:
-    """Padded tokens x cost + buckets x compile seconds, over every set of candidate widths there is."""
-    costs = Costs(micro_batch_s=fixed, pair_s=0.01)
+    """Padded tokens x cost + head + buckets x compile seconds, over every set of candidate widths."""
+    costs = Costs(micro_batch_s=fixed, pair_s=0.01, head_row_s=3.0)
+    supervised = [length // 3 for length in lengths]
 
     def price(widths: tuple[int, ...]) -> float:
         total, below = shape_s * len(widths), 0
         for width in widths:
-            count = sum(below < length <= width for length in lengths)
-            total += passes * costs.of_batches(count, budget // width, width, static=static)
+            height = budget // width
+            own = [n for n, length in enumerate(lengths) if below < length <= width]
+            total += passes * float(costs.of_batches(len(own), height, width, static=static))
+            if chunk is not None and own:
+                batches = -(-len(own) // height)
+                each = -(-sum(supervised[n] for n in own) // batches)
+                total += passes * 3.0 * batches * chunk * max(1, -(-each // chunk))
             below = width
         return total
 
     widths = bucket_widths(
-        lengths, budget, costs=costs, passes=passes, shape_s=shape_s, static=static, most=most
+        *(lengths, budget),
+        supervised=supervised,
+        chunk_rows=chunk,
+        costs=costs,
+        passes=passes,
+        shape_s=shape_s,
+        static=static,
+        most=most,
     )
     assert widths == sorted(set(widths))
     assert 1 <= len(widths) <= most
     *narrow, last = sorted({-(-length // 8) * 8 for length in lengths})
     best = min(price((*chosen, last)) for size in range(most) for chosen in combinations(narrow, size))
     assert price(tuple(widths)) == pytest.approx(best, rel=1e-12)
+
+
+def test_a_head_in_whole_chunks_is_worth_a_shape_more() -> None:
+    """Twelve micro-batches of one row fill twelve chunks; with four examples in one, they fill nine."""
+
+    def widths(head_row_s: float, chunk_rows: int | None) -> list[int]:
+        lengths, costs = [16] * 4 + [64] * 8, Costs(head_row_s=head_row_s)
+        head: dict[str, Any] = {"supervised": [1] * 12, "chunk_rows": chunk_rows}
+        return bucket_widths(lengths, 64, costs=costs, shape_s=300.0, static=True, **head)
+
+    assert widths(1.0, None) == widths(0.0, 128) == [64]
+    assert widths(1.0, 128) == [16, 64]
 
 
 def test_dearer_compiling_means_fewer_buckets() -> None:
@@ -151,6 +184,9 @@ def test_auto_takes_the_least_total_time_and_says_why_the_others_lost(
         assert plan.total_s == min(totals)
     assert planner.plan() == plan  # pure
     assert ShapePlan.model_validate_json(plan.model_dump_json()) == plan
+    (chosen,) = (one for one in plan.alternatives if one.verdict == "chosen")
+    for name in ("padding_share", "head_padding_share", "compile_s", "total_s"):
+        assert getattr(plan, name) == getattr(chosen, name) == plan.model_dump()[name]
 
 
 def test_a_short_job_compiles_nothing_and_a_long_one_does() -> None:

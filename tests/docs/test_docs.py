@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from in_process import Done, call
 from trueup.recipe import load_recipe
 from trueup.schema import InputError
 
@@ -77,16 +78,13 @@ def named_files() -> dict[str, str]:
 
 
 def runnable(words: tuple[str, ...], folder: Path) -> tuple[str, ...]:
-    """What to give to Python: the command itself, or the check that stands for one that would train or fetch
-    a real model."""
-    if words[0] == "python":
-        return words[1:]
-    if words[1] not in ("train", "prepare"):
-        return ("-m", *words)
+    """The command itself, or the check that stands for one that would train or fetch a real model."""
+    if words[0] == "python" or words[1] not in ("train", "prepare"):
+        return words
     overrides = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
     if load_recipe(folder / words[2], overrides).recipe.model.path == "tiny":
-        return ("-m", *words)
-    return ("-m", "trueup", "recipe", "check", words[2], *(w for one in overrides for w in ("--set", one)))
+        return words
+    return ("trueup", "recipe", "check", words[2], *(w for one in overrides for w in ("--set", one)))
 
 
 @pytest.fixture(scope="module")
@@ -96,25 +94,28 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> list[Ran]:
     (folder / "recipes").symlink_to(ROOT / "recipes")
     for name, body in named_files().items():
         (folder / name).write_text(body, encoding="utf-8")
-    environment = {
-        **os.environ,
-        "TRUEUP_HOME": str(folder / "home"),
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
     found = []
     for line in (line for page in PAGES for line in lines(page) if line.words[0] != "make"):
-        done = subprocess.run(
-            [sys.executable, *runnable(line.words, folder)],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        found.append(Ran(line, done.returncode, done.stdout, done.stderr))
+        program, *arguments = runnable(line.words, folder)
+        if program == "trueup":
+            done = call(*arguments, home=folder / "home", folder=folder)
+        else:
+            done = python(*arguments, home=folder / "home", folder=folder)
+        found.append(Ran(line, done.code, done.out, done.err))
     return found
+
+
+def python(*arguments: str, home: Path, folder: Path) -> Done:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "TRUEUP_HOME": str(home), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 def test_the_pages_have_commands_to_run(ran: list[Ran]) -> None:

@@ -29,6 +29,15 @@ from trueup.schema import InputError, MissingExtraError, StorageError, TrueupErr
 pytest.importorskip("gguf", reason="the extra gguf is not installed")
 
 LORA = TuneSection(rank=4, alpha=12, targets=("q_proj", "k_proj", "down_proj"))
+ADDS_BOS = {  # what makes a tokenizer of tiny's put BOS before every text
+    "type": "TemplateProcessing",
+    "single": [
+        {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+    ],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+    "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [257], "tokens": ["<|im_start|>"]}},
+}
 
 
 def card(check: object) -> str:
@@ -352,16 +361,7 @@ def test_a_reread_tokenizer_that_differs_is_found(tiny: ResolvedModel) -> None:
 
 def test_a_template_that_writes_bos_gets_no_second_one(tiny: ResolvedModel) -> None:
     """llama-cpp-python issue 1501: Llama 3's template begins with BOS, and the reader added another."""
-    adding = {
-        "type": "TemplateProcessing",
-        "single": [
-            {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}},
-            {"Sequence": {"id": "A", "type_id": 0}},
-        ],
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [257], "tokens": ["<|im_start|>"]}},
-    }
-    tokenizer = bpe(load_tokenizer(tiny), post_processor=adding)
+    tokenizer = bpe(load_tokenizer(tiny), post_processor=ADDS_BOS)
     assert tokenizer("a").input_ids == [257, 97]
     tokenizer.chat_template = "{{ messages[0]['content'] }}"
     assert read_tokenizer(tokenizer, 260, "mine").add_bos

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from sentencepiece_samples import TEXTS, sentencepiece_tokenizer
-from test_gguf_export import GPT2, LLAMA3_SPLIT, LORA, bpe, split_then_bytes, trained, with_merges
+from test_gguf_export import ADDS_BOS, GPT2, LLAMA3_SPLIT, LORA, bpe, split_then_bytes, trained, with_merges
 
 from trueup.model.builtin import ResolvedModel, damage_of, resolve_model
 from trueup.model.gguf_export import write_gguf
@@ -158,16 +158,7 @@ def test_one_bos_where_the_template_writes_it(
     tiny: ResolvedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """llama-cpp-python issue 1501."""
-    adding = {
-        "type": "TemplateProcessing",
-        "single": [
-            {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}},
-            {"Sequence": {"id": "A", "type_id": 0}},
-        ],
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [257], "tokens": ["<|im_start|>"]}},
-    }
-    tokenizer = bpe(load_tokenizer(tiny), post_processor=adding)
+    tokenizer = bpe(load_tokenizer(tiny), post_processor=ADDS_BOS)
     tokenizer.chat_template = "{{ bos_token + messages[0]['content'] }}"
     llama = written(load_model(tiny, LORA), tokenizer, tmp_path / "out.gguf")
     assert chat_tokens(llama, monkeypatch).count(257) == 1

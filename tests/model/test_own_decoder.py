@@ -11,62 +11,37 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_batches import batch_of, bucketed, examples_of, one_by_one, packed, padded
+from model_batches import (
+    BF16,
+    FP32,
+    LENGTHS,
+    LORA,
+    Gradients,
+    assert_close,
+    batch_of,
+    bucketed,
+    examples_of,
+    loaded_model,
+    loss_and_gradients,
+    one_by_one,
+    packed,
+    padded,
+)
 from torch.autograd import gradcheck
 
 from trueup.model import attention
 from trueup.model.attention import attend, examples_for, groups_of, places_for, spans_of
-from trueup.model.batch import BatchTensors, batch_loss
+from trueup.model.batch import batch_loss
 from trueup.model.builtin import ResolvedModel
 from trueup.model.layers import Adapter, add_and_norm, gated, project
-from trueup.model.load import LoadedModel, load_model, with_own_decoder
-from trueup.model.precision import Precision
-from trueup.model.reference import widen
+from trueup.model.load import LoadedModel, load_model, masked_by_config, read_config, with_own_decoder
 from trueup.recipe.models import TuneSection
-
-FP32 = Precision(policy="fp32", compute_dtype="float32", reason="test")
-BF16 = Precision(policy="autocast", compute_dtype="bfloat16", reason="test")
-LENGTHS = [5, 17, 2, 9, 30, 12, 3]
-LORA = TuneSection(rank=4)
-Gradients = dict[str, torch.Tensor]
-
-
-def loaded_model(
-    resolved: ResolvedModel, section: TuneSection = LORA, *, wide: bool = False, std: float = 0.1
-) -> LoadedModel:
-    loaded = load_model(resolved, section, seed=1)
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for name, parameter in loaded.trainable:
-            if "lora_B" in name:  # zero at first, which would hide every error in A
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
-    return widen(loaded) if wide else loaded
 
 
 def own(loaded: LoadedModel, dtype: str = "float32") -> LoadedModel:
     quick, why = with_own_decoder(loaded, dtype)
     assert quick.decoder is not None, why
     return quick
-
-
-def loss_and_gradients(
-    loaded: LoadedModel, batches: list[BatchTensors], precision: Precision = FP32
-) -> tuple[float, Gradients]:
-    loaded.module.zero_grad(set_to_none=True)
-    total = 0.0
-    for batch in batches:
-        loss = batch_loss(loaded, batch, precision, chunk_rows=7)
-        loss.backward()
-        total += loss.item()
-    return total, {name: p.grad.clone() for name, p in loaded.trainable if p.grad is not None}
-
-
-def assert_close(found: tuple[float, Gradients], expected: tuple[float, Gradients], within: float) -> None:
-    assert found[0] == pytest.approx(expected[0], rel=within)
-    assert found[1].keys() == expected[1].keys()
-    for name, gradient in expected[1].items():
-        assert gradient.norm() > 0, name
-        assert (found[1][name] - gradient).norm() <= within * gradient.norm(), name
 
 
 @pytest.mark.parametrize(("wide", "within"), [(True, 1e-9), (False, 1e-5)], ids=["fp64", "fp32"])
@@ -208,6 +183,14 @@ def test_adapters_that_drop_out_inputs_keep_transformers_layers(tiny: ResolvedMo
     same, why = with_own_decoder(loaded, "float32")
     assert same.decoder is None
     assert "drop out" in why
+    assert masked_by_config(read_config(tiny), loaded.section, "cpu")
+
+
+def test_the_config_alone_tells_of_a_llama_that_it_will_have_our_layers(tiny: ResolvedModel) -> None:
+    assert loaded_model(tiny).masked_because is None
+    assert not masked_by_config(read_config(tiny), LORA, "cpu")
+    assert not masked_by_config(read_config(tiny), TuneSection(method="full", dropout=0.1), "cpu")
+    assert masked_by_config(read_config(tiny), LORA, "cuda")
 
 
 def test_a_model_built_otherwise_keeps_its_own_layers(tmp_path: Any) -> None:
@@ -219,11 +202,11 @@ def test_a_model_built_otherwise_keeps_its_own_layers(tmp_path: Any) -> None:
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
     )  # fmt: skip
     Qwen3ForCausalLM(config).save_pretrained(tmp_path)
-    same, why = with_own_decoder(
-        load_model(ResolvedModel(tmp_path, "made here", "made by a test"), LORA), "float32"
-    )
+    resolved = ResolvedModel(tmp_path, "made here", "made by a test")
+    same, why = with_own_decoder(load_model(resolved, LORA), "float32")
     assert same.decoder is None
     assert "q_norm" in why
+    assert masked_by_config(read_config(resolved), LORA, "cpu")
 
 
 def test_a_model_that_computes_something_else_keeps_its_own_layers(tiny: ResolvedModel) -> None:

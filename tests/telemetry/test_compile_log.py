@@ -45,7 +45,7 @@ def compiled() -> object:
 def test_eager_counts_nothing(log: tuple[CompileLog, Timeline, MemorySink]) -> None:
     (torch.ones(3, requires_grad=True) * 2).sum().backward()
     assert log[0].poll() == ()
-    assert (log[0].count, log[0].seconds) == (0, 0.0)
+    assert log[2].events == []
 
 
 def test_each_shape_is_a_compile_with_its_cause(log: tuple[CompileLog, Timeline, MemorySink]) -> None:
@@ -64,7 +64,7 @@ def test_each_shape_is_a_compile_with_its_cause(log: tuple[CompileLog, Timeline,
     assert compile_log.poll() == ()
     timeline.close()
     total = {t.name: t for t in timeline.totals()}["compile"]
-    assert total.count == len(found) == compile_log.count
+    assert total.count == len(found)
     assert total.seconds == pytest.approx(sum(c.seconds for c in found), rel=0.2)
     assert [e.data["cause"] for e in sink.events] == [c.cause for c in found]
     assert [e.at_s for e in sink.events] == [c.at_s for c in found]
@@ -110,7 +110,7 @@ def test_events_are_as_many_as_torch_counts(log: tuple[CompileLog, Timeline, Mem
     ours = [event.data for event in sink.events if event.kind == "compile"]
     theirs = [one for one in get_compilation_metrics() if not any(one is other for other in before)]
     assert [event["compile_id"] for event in ours] == [one.compile_id for one in theirs]
-    assert len(ours) == compile_log.count == 9  # three lengths: with gradient twice, without once
+    assert len(ours) == 9  # three lengths: with gradient twice, without once
     forward = [event for event in ours if event["trigger"] == "dynamo"]
     assert len(forward) == counters["stats"]["unique_graphs"] - graphs == 6
 
@@ -154,7 +154,6 @@ def test_a_recompile_limit_is_a_fallback_with_its_cause(
     assert [event.kind for event in sink.events] == ["compile", "compile", "compile_fallback"]
     assert "recompile limit" in found[-1].cause
     assert "expected 4, actual 5" in found[-1].cause
-    assert compile_log.count == 2
 
 
 def test_a_graph_break_is_a_fallback_with_its_cause(log: tuple[CompileLog, Timeline, MemorySink]) -> None:

@@ -17,25 +17,29 @@ from trueup.recipe import load_recipe
 from trueup.telemetry import MemorySink, Timeline, process_origin
 from trueup.train.evaluate import held_out
 from trueup.train.interruption import Interruption
-from trueup.train.session import Places, find_device, open_session
+from trueup.train.session import Places, Session, find_device, open_session
 from trueup.train.stepper import gather, train_step
 
 
-def main(recipe_path: str, home: str, out: str) -> None:
-    recipe = load_recipe(recipe_path, ["precision.policy=fp32", "train.tokens_per_step=288"]).recipe
+def opened(recipe_path: str, home: str, *overrides: str) -> Session:
+    """This rank's session."""
+    recipe = load_recipe(recipe_path, ["precision.policy=fp32", *overrides]).recipe
     world, device = find_device(recipe)
-    timeline = Timeline(MemorySink(), process_origin()[0])
-    places = Places(Path(home), Path(home) / "data", Path(home) / "weights")
-    session = open_session(
+    return open_session(
         recipe,
         world=world,
         device=device,
-        timeline=timeline,
+        timeline=Timeline(MemorySink(), process_origin()[0]),
         price=None,
-        places=places,
+        places=Places(Path(home), Path(home) / "data", Path(home) / "weights"),
         say=lambda text: None,
         interruption=Interruption(),
     )
+
+
+def main(recipe_path: str, home: str, out: str) -> None:
+    session = opened(recipe_path, home, "train.tokens_per_step=288")
+    world = session.world
     session = replace(session, model=widen(session.model))
     steps = session.epoch(0)
     chosen = [steps[0], steps[1], steps[-1]]  # the last one is short: some rank may have no micro-batch

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import rank_probe
 import torch
 from safetensors.torch import load_file
 
-PROBE = Path(__file__).parent / "rank_probe.py"
+PROBE = Path(rank_probe.__file__)
+REFUSAL_PROBE = PROBE.with_name("refusal_probe.py")
 
 
 def torchrun(
@@ -32,13 +34,11 @@ def torchrun(
 def test_two_ranks_equal_one(
     tmp_path: Path, home: Path, recipe_file: Path, environment: dict[str, str]
 ) -> None:
-    results = []
-    for ranks in (1, 2):
-        out = tmp_path / f"{ranks}.safetensors"
-        done = torchrun(ranks, environment, PROBE, recipe_file, home, out)
-        assert done.returncode == 0, done.stderr
-        results.append(load_file(out))
-    one, two = results
+    alone, together = tmp_path / "1.safetensors", tmp_path / "2.safetensors"
+    rank_probe.main(str(recipe_file), str(home), str(alone))
+    done = torchrun(2, environment, PROBE, recipe_file, home, together)
+    assert done.returncode == 0, done.stderr
+    one, two = load_file(alone), load_file(together)
     assert len(one) > 1
     for name, value in one.items():
         torch.testing.assert_close(two[name], value, rtol=1e-9, atol=1e-12, msg=name)
@@ -54,3 +54,20 @@ def test_train_under_torchrun_leaves_one_run(
     assert run["environment"]["world"]["size"] == 2
     assert run["measurements"]["communication_share"]["value"] > 0
     assert len(list((home / "runs").iterdir())) == 1
+
+
+def test_what_one_rank_refuses_no_rank_tries_again(
+    tmp_path: Path, home: Path, recipe_file: Path, environment: dict[str, str]
+) -> None:
+    """One without memory for a shape gives all the next smaller plan; one that fails otherwise ends all."""
+    out = tmp_path / "found"
+    done = torchrun(2, environment, REFUSAL_PROBE, recipe_file, home, out)
+    assert done.returncode == 0, done.stderr
+    leading, refusing = (json.loads((tmp_path / f"found.{rank}").read_text()) for rank in (0, 1))
+    assert leading["plan"] == refusing["plan"]
+    assert leading["plan"]["training"]
+    assert all(rows * width <= 100 for rows, width in leading["plan"]["training"])
+    assert "no memory" in leading["plan"]["reason"]
+    assert leading["loss"] == refusing["loss"] > 0
+    assert refusing["error"] == "a rank of its own kind"
+    assert leading["error"].startswith("another process failed")

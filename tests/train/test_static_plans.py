@@ -47,6 +47,13 @@ def test_the_gradient_is_that_of_one_by_one_and_no_other_shape_is_shown(
     assert {batch.shape for batch in fixed.evaluation.batches} <= set(fixed.plan.evaluation)
 
 
+def test_the_planner_is_told_how_attention_will_be_computed(open_tiny: Any) -> None:
+    for dropout, attention, layers in ((0.0, "example", "own"), (0.1, "row", "transformers")):
+        session = open_tiny(f"tune.dropout={dropout}", "compile.mode=none")
+        assert session.planner.profile.attention == attention
+        assert session.choices["layers"].value == layers
+
+
 def test_another_plan_for_less_memory_gives_the_same_step(open_tiny: Any) -> None:
     session = open_tiny(
         *("shapes.strategy=max", "shapes.tokens_per_microbatch=384", "train.tokens_per_step=384"),

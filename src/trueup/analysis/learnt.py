@@ -63,7 +63,7 @@ def learnt_profile(
     )
     runs: dict[CompileMode, list[list[_MicroBatches]]] = {}
     for record in found:
-        points = _points(record, known, dims)
+        points = _points(record, dims)
         if len(points) >= FEWEST_STEPS:
             runs.setdefault(_mode(record), []).append(points)
     known = known.model_copy(update=memory | _seconds(runs.get("none", []), known, dims))
@@ -93,9 +93,9 @@ def _mode(record: RunRecord) -> CompileMode:
     return value if value in ("layer", "model") else "none"  # type: ignore[return-value]
 
 
-def _points(record: RunRecord, known: PlatformProfile, dims: ModelDims) -> list[_MicroBatches]:
+def _points(record: RunRecord, dims: ModelDims) -> list[_MicroBatches]:
     ranks = world_size(record)
-    by_example = known.attention == "example" and _mode(record) == "none"
+    by_example = record.header.choices.get("layers", {}).get("value") == "own"
     return [
         _MicroBatches(
             _work(step, dims, by_example) / step.micro_batches, ranks * step.step_s / step.micro_batches

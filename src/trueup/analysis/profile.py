@@ -52,7 +52,6 @@ def estimated_profile(
         token_s=_of_flops(rate, "s/token", token_flops(dims)),
         pair_s=_of_flops(rate, "s/pair", pair_flops(dims)),
         head_row_s=_of_flops(rate, "s/row", head_row_flops(dims)),
-        attention="example" if device_kind == "cpu" else "row",  # model/attention.py
         compile={} if static else {mode: _compile_figures(mode, dims, device_kind) for mode in _MODES},
     )
 

@@ -59,6 +59,7 @@ def _plan(recipe: Recipe) -> tuple[Planner, ShapePlan]:
     from trueup.data import evaluated
     from trueup.device import open_device
     from trueup.model.dims import expected_dims, most_positions
+    from trueup.model.load import masked_by_config
     from trueup.train.compiling import compile_modes
     from trueup.train.run import price_of
     from trueup.train.shapes import make_planner
@@ -67,8 +68,7 @@ def _plan(recipe: Recipe) -> tuple[Planner, ShapePlan]:
 
     prepared, _, config = prepare_data_of(recipe)
     training, validation = prepared.split("train"), prepared.split("validation")
-    order_N = validation.content_order()
-    chosen_N = evaluated(validation.lengths, max_tokens=recipe.evaluate.max_tokens, order=order_N)
+    chosen_N = evaluated(validation, recipe.evaluate.max_tokens)
     with contextlib.closing(open_device(recipe.platform.device, threads=recipe.platform.threads)) as device:
         modes, _ = compile_modes(recipe.compile.mode, device)
         planner = make_planner(
@@ -81,5 +81,6 @@ def _plan(recipe: Recipe) -> tuple[Planner, ShapePlan]:
             positions=most_positions(config),
             price=price_of(recipe),
             modes=modes,
+            masked=masked_by_config(config, recipe.tune, device.kind),
         )
     return planner, planner.plan()

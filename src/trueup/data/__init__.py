@@ -2,8 +2,8 @@
 
 from .arrangement import Arrangement, arrange
 from .batches import IGNORED, MicroBatch, TokenCounts, assemble, count_tokens
+from .epoch import Epoch, PlannedBatch
 from .job import JobData, evaluated, job_tokens
-from .plan import Epoch, PlannedBatch
 from .planner import Planner
 from .prepare import Prepared, prepare
 from .table import TokenTable

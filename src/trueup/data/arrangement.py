@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from trueup.schema import InputError, Shape, Strategy
 
+from .epoch import Epoch
 from .packing import packed
-from .plan import Epoch
 
 
 class Arrangement(ABC):

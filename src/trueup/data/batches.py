@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from .plan import PlannedBatch
+from .epoch import PlannedBatch
 from .table import TokenTable
 
 IGNORED = -1  # target of a row that is there only to fill a chunk of the head
@@ -59,7 +59,7 @@ class MicroBatch:
         rows_N, targets_N = rows * self.shape[1] + columns - 1, self.tokens_BT[rows, columns]
         if chunk_rows is None:
             return rows_N, targets_N
-        more = head_rows(len(rows_N), chunk_rows) - len(rows_N)
+        more = int(head_rows(len(rows_N), chunk_rows)) - len(rows_N)
         return np.pad(rows_N, (0, more)), np.pad(targets_N, (0, more), constant_values=IGNORED)
 
 
@@ -75,10 +75,11 @@ class TokenCounts:
     attention_sum_sq: int
 
 
-def head_rows(supervised: int, chunk_rows: int | None) -> int:
-    """Rows through the head for so many supervised tokens of one micro-batch: as many, or in whole chunks,
+def head_rows(supervised: ArrayLike, chunk_rows: int | None) -> NDArray[np.int64]:
+    """Rows through the head for so many supervised tokens of each micro-batch: as many, or in whole chunks,
     at least one of them."""
-    return supervised if chunk_rows is None else max(1, -(-supervised // chunk_rows)) * chunk_rows
+    supervised_B = np.asarray(supervised, dtype=np.int64)
+    return supervised_B if chunk_rows is None else np.maximum(1, -(-supervised_B // chunk_rows)) * chunk_rows
 
 
 def count_tokens(
@@ -93,7 +94,7 @@ def count_tokens(
     return TokenCounts(
         useful=int(lengths.sum()),
         supervised=sum(supervised),
-        head_rows=sum(head_rows(count, chunk_rows) for count in supervised),
+        head_rows=int(head_rows(supervised, chunk_rows).sum()),
         processed=sum(batch.processed_tokens for batch in batches),
         attention_sum_sq=int((lengths**2).sum()),
     )

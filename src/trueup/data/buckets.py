@@ -24,6 +24,8 @@ def bucket_widths(
     lengths: ArrayLike,
     budget: int,
     *,
+    supervised: ArrayLike | None = None,
+    chunk_rows: int | None = None,
     costs: Costs,
     passes: float = 1.0,
     shape_s: float = 0.0,
@@ -34,15 +36,24 @@ def bucket_widths(
 ) -> list[int]:
     """At most `most` widths, ascending, the last one for the longest example (and for `longest`), with the
     least seconds of `passes` epochs plus `shape_s` for each. Candidates are the lengths, rounded up to
-    `multiple`, none above `budget`."""
+    `multiple`, none above `budget`. `supervised`: tokens with loss of each example; `chunk_rows` as in
+    Planner."""
     lengths_N = np.asarray(lengths, dtype=np.int64)
     longest = max(longest, int(lengths_N.max(initial=0)))
     if not longest:
         return []
-    candidates_C, upto_C1 = _candidates(lengths_N, longest, multiple, budget)
-    # cost_CC[c, b]: one bucket of width c for candidates b..c
-    counts_CC = upto_C1[1:, None] - upto_C1[None, :-1]
-    cost_CC = shape_s + passes * _bucket_seconds(counts_CC, candidates_C, budget, costs, static)
+    supervised_N = np.zeros_like(lengths_N) if supervised is None else np.asarray(supervised)
+    candidates_C, at_N = _candidates(lengths_N, longest, multiple, budget)
+    # [c, b]: one bucket of width c for candidates b..c
+    counts_CC = _between(at_N, np.ones_like(lengths_N), len(candidates_C))
+    supervised_CC = _between(at_N, supervised_N, len(candidates_C))
+    widths_C1 = candidates_C[:, None]
+    cost_CC = shape_s + passes * costs.of_batches(
+        *(counts_CC, np.maximum(1, budget // widths_C1), widths_C1),
+        static=static,
+        supervised=supervised_CC,
+        chunk_rows=chunk_rows,
+    )
     cost_CC[np.triu_indices(len(candidates_C), 1)] = np.inf
     best_C, choices = cost_CC[:, 0], []
     for _ in range(1, min(most, len(candidates_C))):
@@ -65,7 +76,7 @@ def heights(widths: list[int], budget: int) -> list[Shape]:
 def _candidates(
     lengths_N: NDArray[np.int64], longest: int, multiple: int, budget: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Candidate widths, ascending, and how many examples fit into fewer than each; one more for all."""
+    """Candidate widths, ascending, and for each example the place of the narrowest that holds it."""
     while True:
         widths_N = np.minimum(-(-lengths_N // multiple) * multiple, budget)
         last = min(-(-longest // multiple) * multiple, budget)
@@ -73,20 +84,15 @@ def _candidates(
         if len(candidates_C) <= MAX_CANDIDATES:
             break
         multiple *= 2
-    counts_C = np.bincount(np.searchsorted(candidates_C, widths_N), minlength=len(candidates_C))
-    return candidates_C, np.concatenate([[0], np.cumsum(counts_C)])
+    return candidates_C, np.searchsorted(candidates_C, widths_N)
 
 
-def _bucket_seconds(
-    counts_CC: NDArray[np.int64], widths_C: NDArray[np.int64], budget: int, costs: Costs, static: bool
-) -> NDArray[np.float64]:
-    """Costs.of_batches for many counts at once."""
-    heights_C = np.maximum(1, budget // widths_C)
-    whole_CC, rest_CC = np.divmod(counts_CC, heights_C[:, None])
-    if static:
-        rest_CC = np.where(rest_CC > 0, heights_C[:, None], 0)
-    full_C = costs.seconds(heights_C, widths_C)
-    return whole_CC * full_C[:, None] + costs.seconds(rest_CC, widths_C[:, None])
+def _between(at_N: NDArray[np.int64], values_N: NDArray[np.int64], candidates: int) -> NDArray[np.int64]:
+    """(C, C), [c, b]: sum of the values of examples at the candidates b..c; below 0 where b > c."""
+    sums_C = np.bincount(at_N, weights=values_N, minlength=candidates).astype(np.int64)
+    upto_C1 = np.concatenate([[0], np.cumsum(sums_C)])
+    between_CC: NDArray[np.int64] = upto_C1[1:, None] - upto_C1[None, :-1]
+    return between_CC
 
 
 def _chosen(candidates_C: NDArray[np.int64], choices: list[NDArray[np.int64]]) -> list[int]:

@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from trueup.schema import CompileMode, Measurement, PlatformProfile, Shape
 
+from .batches import head_rows
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -56,17 +58,41 @@ class Costs:
             **compiles,
         )
 
+    def head_s(
+        self, batches: ArrayLike, supervised: ArrayLike, chunk_rows: int | None
+    ) -> NDArray[np.float64]:
+        """Of the head over so many micro-batches with so many supervised tokens in all, as many in each.
+        Without whole chunks it is the same in every arrangement, and left out."""
+        batches_, supervised_ = np.asarray(batches, dtype=np.int64), np.asarray(supervised, dtype=np.int64)
+        if chunk_rows is None:
+            return np.zeros(batches_.shape)
+        each = -(-supervised_ // np.maximum(1, batches_))
+        rows: NDArray[np.int64] = batches_ * head_rows(each, chunk_rows)
+        return rows * np.float64(self.head_row_s)
+
     def seconds(self, rows: ArrayLike, width: ArrayLike) -> NDArray[np.float64]:
         """Of micro-batches of these shapes, the head and attention by example left out; none for no rows."""
         rows_, width_ = np.asarray(rows, dtype=np.float64), np.asarray(width, dtype=np.float64)
         tokens = rows_ * width_
         return self.micro_batch_s * (rows_ > 0) + tokens * (self.token_s + self.pair_s * width_)
 
-    def of_batches(self, rows: int, height: int, width: int, *, static: bool) -> float:
-        """Of `rows` rows in micro-batches of `height`; where `static`, the last one is filled up."""
-        whole, rest = divmod(rows, height)
-        last = height if static and rest else rest
-        return float(whole * self.seconds(height, width) + self.seconds(last, width))
+    def of_batches(
+        self,
+        rows: ArrayLike,
+        height: ArrayLike,
+        width: ArrayLike,
+        *,
+        static: bool,
+        supervised: ArrayLike = 0,
+        chunk_rows: int | None = None,
+    ) -> NDArray[np.float64]:
+        """Of `rows` rows in micro-batches of `height`; where `static`, the last one is filled up. The head is
+        counted where it takes whole chunks; see `head_s`."""
+        rows_, height_ = np.asarray(rows, dtype=np.int64), np.asarray(height, dtype=np.int64)
+        whole, rest = np.divmod(rows_, height_)
+        last = np.where(rest > 0, height_, 0) if static else rest
+        body_s = whole * self.seconds(height_, width) + self.seconds(last, width)
+        return body_s + self.head_s(whole + (rest > 0), supervised, chunk_rows)
 
     def compile_s(self, training: int, evaluation: int) -> float | None:
         """Of so many training and evaluation shapes; None where the profile does not know."""

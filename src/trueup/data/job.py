@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from trueup.recipe.models import TrainSection
 from trueup.schema import InputError, PlatformProfile, ShapePlan
 
 from .arrangement import Arrangement, arrange
-from .plan import Epoch
+from .epoch import Epoch
+from .table import TokenTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,17 +68,14 @@ class JobData:
             )
 
 
-def evaluated(
-    lengths: ArrayLike, *, max_tokens: int | None = None, order: ArrayLike | None = None
-) -> NDArray[np.int64]:
-    """Numbers of the examples to evaluate on, the same every time: the first ones in `order`
-    (TokenTable.content_order; by default as they come) whose lengths sum to at most `max_tokens` useful
-    tokens, at least one where there is any."""
-    lengths_N = np.asarray(lengths, dtype=np.int64)
-    order_N = np.arange(len(lengths_N)) if order is None else np.asarray(order, dtype=np.int64)
+def evaluated(table: TokenTable, max_tokens: int | None = None) -> NDArray[np.int64]:
+    """Numbers of the examples to evaluate on, the same every time: the first ones in the order of their
+    content whose lengths sum to at most `max_tokens` useful tokens, at least one where there is any."""
+    order_N = table.content_order()
     if max_tokens is None or not len(order_N):
         return order_N
-    taken = int(np.searchsorted(np.cumsum(lengths_N[order_N]), max_tokens, side="right"))
+    upto_N = np.cumsum(table.lengths[order_N], dtype=np.int64)
+    taken = int(np.searchsorted(upto_N, max_tokens, side="right"))
     return order_N[: max(1, taken)]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from trueup.schema import Alternative, CompileMode, Shape, Strategy
 
 from .arrangement import Arrangement, arrange
+from .batches import head_rows
 from .costs import Costs
 from .job import JobData
 
@@ -79,13 +80,11 @@ def lay_out(
     evaluation = arrange(data.evaluation_N, strategy, full, static=static, multiple=multiple).shapes
     epoch = training.epoch(seed=0, epoch=0)
     supervised_B = epoch.per_batch(data.supervised_N)
-    chunk = chunk_rows or 1
-    head_B = supervised_B if chunk_rows is None else np.maximum(1, -(-supervised_B // chunk)) * chunk
-    head_rows = int(head_B.sum())  # as batches.head_rows has it of one micro-batch
+    through_head = int(head_rows(supervised_B, chunk_rows).sum())
     rows_pairs = int((epoch.height_B * epoch.width_B**2).sum())
     example_pairs = int((data.lengths_N.astype(np.int64) ** 2).sum())
     epoch_s = float(costs.seconds(epoch.height_B, epoch.width_B).sum())
-    epoch_s += head_rows * costs.head_row_s + example_pairs * costs.example_pair_s
+    epoch_s += through_head * costs.head_row_s + example_pairs * costs.example_pair_s
     compile_s = costs.compile_s(len(training.shapes), len(evaluation))
     total_s = None
     if costs.known and compile_s is not None:
@@ -96,7 +95,7 @@ def lay_out(
         *(strategy, mode, static, full, training, evaluation, epoch.processed_tokens),
         attended_width=pairs / max(1, epoch.processed_tokens),
         padding_share=epoch.padding_share,
-        head_padding_share=1 - int(supervised_B.sum()) / head_rows if head_rows else 0.0,
+        head_padding_share=1 - int(supervised_B.sum()) / through_head if through_head else 0.0,
         compile_s=compile_s,
         total_s=total_s,
     )

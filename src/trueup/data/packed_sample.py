@@ -12,9 +12,9 @@ import numpy as np
 from trueup.schema import InputError
 
 from .batches import MicroBatch, assemble
+from .epoch import PlannedBatch
 from .job import evaluated
 from .packing import packed
-from .plan import PlannedBatch
 from .table import TokenTable
 
 ROWS = 2
@@ -25,7 +25,7 @@ LEAST_RANDOM = (2 * SEGMENTS + 1) * ROWS
 def sample_of(table: TokenTable, pad_id: int, *, tokens: int) -> MicroBatch:
     """The table's first examples by content, at most `tokens` of them in sum and at least one example, packed
     into about two rows."""
-    order_N = evaluated(table.lengths, max_tokens=tokens, order=table.content_order())
+    order_N = evaluated(table, tokens)
     lengths_N = table.lengths[order_N].astype(np.int64)
     width = max(int(lengths_N.max()), -(-int(lengths_N.sum()) // ROWS))
     by_row_N, starts_R1 = packed(lengths_N, width)

@@ -101,10 +101,19 @@ def packed(lengths_N: NDArray[np.int64], width: int) -> tuple[NDArray[np.int64],
 
 
 def pack_shape(
-    lengths_N: NDArray[np.int64], budget: int, longest: int, *, costs: Costs, multiple: int, static: bool
+    lengths_N: NDArray[np.int64],
+    budget: int,
+    longest: int,
+    *,
+    costs: Costs,
+    multiple: int,
+    static: bool,
+    supervised: int = 0,
+    chunk_rows: int | None = None,
 ) -> Shape:
     """(rows, width) of full micro-batches with the least seconds an epoch: one long row or several shorter
-    ones, each no narrower than `longest` and no wider than all examples together need."""
+    ones, each no narrower than `longest` and no wider than all examples together need. `supervised`: tokens
+    with loss, of all examples; `chunk_rows` as in Planner."""
     total = int(lengths_N.sum())
     needed = max(longest, min(budget, -(-total // multiple) * multiple))
     sampled_N = np.sort(lengths_N)[:: -(-len(lengths_N) // SAMPLED) or 1]
@@ -115,7 +124,14 @@ def pack_shape(
         widest = max(longest, widest - widest % multiple)
         for width in range(widest, max(longest, widest - _NARROWER * multiple) - 1, -multiple):
             rows = rows_needed(sampled_N, width) * len(lengths_N) / max(1, len(sampled_N))
-            seconds = costs.of_batches(round(rows), height, width, static=static)
+            seconds = float(
+                costs.of_batches(
+                    *(round(rows), height, width),
+                    static=static,
+                    supervised=supervised,
+                    chunk_rows=chunk_rows,
+                )
+            )
             if best is None or seconds < best[0]:
                 best = seconds, (height, width)
         height //= 2

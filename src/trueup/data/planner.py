@@ -201,10 +201,20 @@ class Planner:
         lengths_N = self.data.lengths_N.astype(np.int64)
         multiple = self._rules.multiple
         if strategy == "pack":
-            return (pack_shape(lengths_N, budget, longest, costs=costs, multiple=multiple, static=static),)
+            best = pack_shape(
+                *(lengths_N, budget, longest),
+                costs=costs,
+                multiple=multiple,
+                static=static,
+                supervised=int(self.data.supervised_N.sum(dtype=np.int64)),
+                chunk_rows=self._chunk_rows,
+            )
+            return (best,)
         if strategy == "bucket":
             widths = list(self.shapes.buckets or ()) or bucket_widths(
                 *(lengths_N, budget),
+                supervised=self.data.supervised_N,
+                chunk_rows=self._chunk_rows,
                 costs=costs,
                 passes=self._passes,
                 shape_s=costs.shape_s((1, budget)),
@@ -247,10 +257,6 @@ class Planner:
             multiple=self._rules.multiple,
             micro_batches_per_step=per_step,
             steps_per_epoch=-(-best.training.batches // per_step),
-            padding_share=best.padding_share,
-            head_padding_share=best.head_padding_share,
-            compile_s=best.compile_s,
-            total_s=best.total_s,
             data=self.data.digest,
             reason=why,
             alternatives=alternatives,

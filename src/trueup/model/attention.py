@@ -6,8 +6,7 @@ ones of shorter examples empty. S queries of one block, M keys they may see.
 
 An example attends to itself alone, so its scores are all there is: packing four examples of T/4 tokens into a
 row of T costs a quarter of the row's full matrix, and no mask has to be made. A kernel with a dense mask pays
-for the whole of it: it took 38% of a training step on two cores with AMX, most of it in a bf16 backward pass
-many times slower than the products it consists of.
+for the whole of it.
 
 For arithmetic in bf16 all tensors stay fp32 and the matrix products alone round their inputs to bf16 (oneDNN
 does it inside): scores, softmax and sums are never rounded. What the backward pass needs of queries, keys and

@@ -123,13 +123,16 @@ class UnsupportedError(Exception):
 TOLERANCE = 1e-3  # of the largest hidden state; fp32 rounding stays orders of magnitude below
 
 
-def checked_decoder(base: Any, dtype: torch.dtype) -> Decoder:
-    """From a loaded causal LM. Frozen linear weights of its layers become `dtype`, in place.
+def check_structure(base: Any) -> None:
+    """Raises UnsupportedError where the causal LM is built otherwise than Llama is. Its weights may be on the
+    device `meta`."""
+    _only_scaling(_checked_layers(base))
 
-    A few tokens are sent through both forward passes first, in fp32 (or wider) whatever the weights are kept
-    in. Raises UnsupportedError, with the weights as they were, where the model is built otherwise or computes
-    something else.
-    """
+
+def check_decoder(base: Any) -> None:
+    """Raises UnsupportedError where a loaded causal LM is built otherwise or computes something else: a few
+    tokens are sent through both forward passes, in fp32 (or wider) whatever the weights are kept in. The
+    weights stay as they are."""
     weight = base.get_output_embeddings().weight
     exact = torch.promote_types(weight.dtype, torch.float32)
     tokens_BT = (torch.arange(8, device=weight.device) * 7 + 3)[None] % len(weight)
@@ -145,11 +148,11 @@ def checked_decoder(base: Any, dtype: torch.dtype) -> Decoder:
         found = _assembled(base, exact, copied)(tokens_BT, positions_BT, torch.ones_like(tokens_BT))
     if not bool((found - expected).abs().max() <= TOLERANCE * expected.abs().max()):
         raise UnsupportedError("its layers do not compute what Llama's do")
-    return build_decoder(base, dtype)
 
 
 def build_decoder(base: Any, dtype: torch.dtype) -> Decoder:
-    """`checked_decoder` without the comparison."""
+    """From a causal LM that `check_decoder` accepts. Frozen linear weights of its layers become `dtype`, in
+    place."""
     layers = tuple(_layer(layer, dtype, share=True) for layer in _checked_layers(base))
     _let_go_of_the_file(base, layers, dtype)
     return _assembled(base, dtype, layers)

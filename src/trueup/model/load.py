@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -17,7 +18,7 @@ from trueup.recipe.models import TuneSection
 from trueup.schema import InputError, ModelDims
 
 from .builtin import ResolvedModel
-from .decoder import Decoder, UnsupportedError, checked_decoder
+from .decoder import Decoder, UnsupportedError, build_decoder, check_decoder, check_structure
 from .dims import most_positions
 from .folder import config_of
 from .masks import additive_mask, block_causal_mask
@@ -56,6 +57,18 @@ class LoadedModel:
         weight: torch.Tensor = self.base.get_output_embeddings().weight
         return weight
 
+    @cached_property
+    def masked_because(self) -> str | None:
+        """Why eager training goes through the model's own forward pass, which takes a mask over whole rows;
+        None where ours can take its place and walk the examples. To be asked while the weights are fp32."""
+        if self.head_weight.device.type != "cpu":
+            return "our own layers are for the CPU, example by example"
+        try:
+            check_decoder(self.base)
+        except UnsupportedError as error:
+            return str(error)
+        return None
+
     def get_ready(self, tokens: int) -> None:
         """Call before the first micro-batch; no later one has more than `tokens` tokens."""
         if self.decoder is not None:
@@ -82,14 +95,28 @@ def with_own_decoder(loaded: LoadedModel, compute_dtype: str) -> tuple[LoadedMod
     `compute_dtype`: that of the matrix products, 'float32' or 'bfloat16'. Frozen weights of the layers become
     it under policy autocast too, which would round them to the same numbers anew in every micro-batch.
     """
-    if loaded.head_weight.device.type != "cpu":
-        return loaded, "an explicit block-causal mask: our own layers are for the CPU, example by example"
-    try:
-        decoder = checked_decoder(loaded.base, getattr(torch, compute_dtype))
-    except UnsupportedError as error:
-        return loaded, f"an explicit block-causal mask: {error}"
+    if loaded.masked_because is not None:
+        return loaded, f"an explicit block-causal mask: {loaded.masked_because}"
+    decoder = build_decoder(loaded.base, getattr(torch, compute_dtype))
     why = "each example of a row attends by itself, without a mask; frozen weights kept as products take them"
     return replace(loaded, decoder=decoder), why
+
+
+def masked_by_config(config: dict[str, Any], section: TuneSection, device_kind: str) -> bool:
+    """Whether a model with this config.json will have a `masked_because` once it is loaded, as far as can be
+    told without its weights."""
+    if device_kind != "cpu" or (section.method == "lora" and section.dropout):
+        return True
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    silence_libraries()
+    auto: Any = AutoModelForCausalLM
+    try:
+        with torch.device("meta"):
+            check_structure(auto.from_config(AutoConfig.for_model(**config)))
+    except (UnsupportedError, ValueError):  # ValueError: a family that transformers does not know
+        return True
+    return False
 
 
 def read_config(resolved: ResolvedModel) -> dict[str, Any]:

@@ -33,7 +33,8 @@ class PlatformProfile(Frozen):
     """One device with one model. Seconds of an eager micro-batch, forward and backward, are
 
     `micro_batch_s` + `token_s` x processed tokens + `pair_s` x pairs + `head_row_s` x head rows. The pairs of
-    queries and keys are rows x width², or, where eager `attention` is by example, the sum of squared lengths.
+    queries and keys are rows x width², or the sum of squared lengths where eager `attention` is by example
+    (model/attention.py).
     """
 
     device_kind: str

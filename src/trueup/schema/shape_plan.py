@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, computed_field, model_validator
 
 from .measurement import Frozen
 
@@ -33,6 +33,9 @@ class Alternative(Frozen):
     verdict: str
 
 
+_COMPUTED = ("padding_share", "head_padding_share", "compile_s", "total_s")
+
+
 class ShapePlan(Frozen):
     """Chosen once, before the first step, and the same on every rank.
 
@@ -41,7 +44,8 @@ class ShapePlan(Frozen):
     among them; with `longest`, whose widths follow the data, only the largest. `static`: nothing else is ever
     shown to the device. Where the device itself takes static shapes only, rows go through the head in whole
     chunks of `chunk_rows`, as many as `head_rows` lists; elsewhere the head runs eagerly on the rows there
-    are, and the list is empty. `data` is the digest of the lengths the plan was made for.
+    are, and the list is empty. `data` is the digest of the lengths the plan was made for. Its shares and
+    seconds are those of its strategy and compile mode among the `alternatives`, and None without them.
     """
 
     strategy: Strategy
@@ -56,13 +60,42 @@ class ShapePlan(Frozen):
     multiple: int = 8  # the widths of `longest` are multiples of it
     micro_batches_per_step: int = Field(ge=1)
     steps_per_epoch: int = Field(ge=0)
-    padding_share: float
-    head_padding_share: float
-    compile_s: float | None
-    total_s: float | None
     data: str
     reason: str
     alternatives: tuple[Alternative, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_computed(cls, given: Any) -> Any:
+        """A stored plan also has what is computed from it."""
+        if not isinstance(given, dict):
+            return given
+        return {key: value for key, value in given.items() if key not in _COMPUTED}
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def padding_share(self) -> float | None:
+        return None if self._chosen is None else self._chosen.padding_share
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def head_padding_share(self) -> float | None:
+        return None if self._chosen is None else self._chosen.head_padding_share
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def compile_s(self) -> float | None:
+        return None if self._chosen is None else self._chosen.compile_s
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def total_s(self) -> float | None:
+        return None if self._chosen is None else self._chosen.total_s
+
+    @property
+    def _chosen(self) -> Alternative | None:
+        own = (self.strategy, self.compile)
+        return next((one for one in self.alternatives if (one.strategy, one.compile) == own), None)
 
     @property
     def largest(self) -> Shape:

@@ -53,7 +53,7 @@ class _Running:
 
 
 class CompileLog:
-    """Listens from its making to `close`. `count` and `seconds` are of what `poll` has seen."""
+    """Listens from its making to `close`."""
 
     def __init__(
         self, timeline: Timeline, vendor: Callable[[], Sequence[CompileRecord]] = lambda: ()
@@ -70,8 +70,6 @@ class CompileLog:
         self._about: dict[str, Any] = {}
         self._warm = False
         self.late: list[Compile] = []  # what was compiled after the warm-up
-        self.count = 0
-        self.seconds = 0.0
         if CALLBACK_MODULE in sys.modules:
             self._last_record = next(reversed(_records()), None)  # what was compiled before is not the run's
             self._breaks = _graph_breaks()
@@ -118,9 +116,6 @@ class CompileLog:
         return self._about | ({"after_warm_up": True} if self._warm else {})
 
     def _emit(self, one: Compile) -> None:
-        if not one.failed:
-            self.count += 1
-        self.seconds += one.seconds
         said = "left to the interpreter" if one.failed else "compiled"
         self._timeline.event(
             "compile_fallback" if one.failed else "compile",

@@ -3,14 +3,14 @@ fails."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from trueup.device import Device
 from trueup.schema import CompileMode, InputError, ShapePlan, TrueupError
 
-from .failure import is_out_of_memory
+from .shapes import shared_plan
+from .together import cause_of
 
 if TYPE_CHECKING:
     from trueup.model.compile import Compiled
@@ -72,29 +72,22 @@ def other_plan(session: Session, error: Exception) -> ShapePlan:
     where there is none.
 
     After out-of-memory it is the next smaller one; after a compiler that failed the same shapes uncompiled,
-    where the mode was ours to choose. Several ranks do not look for another: each would find its own."""
-    if session.world.size > 1:
-        raise error
-    if is_out_of_memory(error):
+    where the mode was ours to choose. Called on every rank, for the same cause (together.py)."""
+    cause, world = cause_of(error), session.world
+    if cause == "memory":
         refused = session.plan.largest
-        plan = session.planner.smaller(session.plan, refused)
+        plan = shared_plan(lambda: session.planner.smaller(session.plan, refused), world)
         facts: dict[str, Any] = {"refused": list(refused), "at_most": plan.tokens_per_microbatch}
         session.timeline.event("smaller_plan", plan.reason, cause=str(error), **facts)
         return plan
-    if session.plan.compile == "none" or not by_the_compiler(error):
+    if session.plan.compile == "none" or cause != "compiler":
         raise error
     failed = f"compiling ({session.plan.compile}) failed: {type(error).__name__}: {error}"
     if session.recipe.compile.mode != "auto":
         raise CompileError(f"{failed}. Set compile.mode to auto or none") from error
-    plan = replace(session.planner, modes=("none",)).plan()
+    plan = shared_plan(replace(session.planner, modes=("none",)).plan, world)
     session.timeline.event("compile_fallback", f"{failed}; the run goes on without", cause=str(error))
     return plan.model_copy(update={"reason": f"the compiler failed, so nothing is compiled; {plan.reason}"})
-
-
-def by_the_compiler(error: BaseException) -> bool:
-    """Whether torch's compiler failed. Its module, slow to import, is only asked once it is there."""
-    exceptions = sys.modules.get("torch._dynamo.exc")
-    return exceptions is not None and isinstance(error, exceptions.TorchDynamoException)
 
 
 def stop_if_compiled(session: Session) -> None:

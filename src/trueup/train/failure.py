@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -61,6 +62,12 @@ def explain(error: BaseException, session: Session | None, steps: Sequence[Step]
     return Failure("failed", f"{what}; {advice}", error, data)
 
 
+def by_the_compiler(error: BaseException) -> bool:
+    """Whether torch's compiler failed. Its module, slow to import, is only asked once it is there."""
+    exceptions = sys.modules.get("torch._dynamo.exc")
+    return exceptions is not None and isinstance(error, exceptions.TorchDynamoException)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     import torch
 
@@ -71,7 +78,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def _advice(error: BaseException, session: Session | None) -> str:
     """What to try next."""
-    from .compiling import CompileError, LateCompileError, by_the_compiler
+    from .compiling import CompileError, LateCompileError
     from .divergence import DivergedError
     from .stepper import NonFiniteError
 

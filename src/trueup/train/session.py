@@ -184,8 +184,7 @@ def open_session(
         )
         _check_positions(recipe, model.max_positions)
     with timeline.span(SpanName.PREPARE):
-        order_N = validation.content_order()
-        evaluated_N = evaluated(validation.lengths, max_tokens=recipe.evaluate.max_tokens, order=order_N)
+        evaluated_N = evaluated(validation, recipe.evaluate.max_tokens)
         planner = make_planner(
             recipe,
             training,
@@ -196,8 +195,9 @@ def open_session(
             positions=model.max_positions,
             modes=modes,
             price=price,
+            masked=model.masked_because is not None,
         )
-        plan = decided.plan if decided and decided.plan else shared_plan(planner, world)
+        plan = decided.plan if decided and decided.plan else shared_plan(planner.plan, world)
     with timeline.span(SpanName.LOAD):
         model, layers = _layers(model, plan, precision)
         optimizer = make_optimizer(model.trainable, recipe, precision, fused=device.kind in FUSED_ADAMW)

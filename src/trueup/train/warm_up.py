@@ -21,6 +21,7 @@ from trueup.schema import Shape, SpanName
 from .compiling import compile_for, other_plan
 from .session import Session
 from .stepper import micro_batch_loss
+from .together import together
 
 CPU_STEPS = 1
 ACCELERATOR_MINUTES = 1.0
@@ -28,7 +29,7 @@ LIKE_THE_LAST = 0.05  # relative: what two dummy steps may differ by where there
 
 
 def warmed_up(session: Session, say: Callable[[str], None]) -> Session:
-    """The session, compiled and warmed up: under its plan, or under the next that this machine takes."""
+    """The session, compiled and warmed up: under its plan, or the next that every rank's device takes."""
     while True:
         compiled = compile_for(session)
         try:
@@ -52,13 +53,15 @@ def warm_up(session: Session) -> None:
         shapes = sorted(session.plan.training, key=lambda shape: -shape[0] * shape[1])
         dummies = dummy_limits(session.recipe.warm_up, session.device.kind)[0]
         # The largest comes again when the optimizer's memory is taken; a single shape does as dummy steps.
-        session.model.get_ready(max((rows * width for rows, width in session.plan.training), default=0))
+        with together(session.world):
+            session.model.get_ready(max((rows * width for rows, width in session.plan.training), default=0))
         again = shapes[:1] if len(shapes) > 1 or not dummies else []
         for shape in again + shapes:
             _step(session, shape)
             session.compiles.poll()
         if session.plan.static or session.device.kind != "cpu":  # an eager CPU has nothing to get ready
-            _evaluation_shapes(session)
+            with together(session.world):
+                _evaluation_shapes(session)
         _until_steady(session)
         session.device.synchronize()
 
@@ -94,16 +97,18 @@ def _step(session: Session, shape: Shape) -> None:
     import torch
 
     session.stop_if_asked()
-    for batch in _filled(session, shape):
-        micro_batch_loss(session, batch, "training").backward()  # type: ignore[no-untyped-call]
+    with together(session.world):
+        for batch in _filled(session, shape):
+            micro_batch_loss(session, batch, "training").backward()  # type: ignore[no-untyped-call]
     parameters = [parameter for _, parameter in session.model.trainable]
     session.world.sum_gradients(parameters)
-    torch.nn.utils.clip_grad_norm_(parameters, session.recipe.optimizer.clip or math.inf)
-    for parameter in parameters:
-        if parameter.grad is not None:
-            parameter.grad.zero_()
-    session.optimizer.step()
-    session.optimizer.zero_grad(set_to_none=True)
+    with together(session.world):
+        torch.nn.utils.clip_grad_norm_(parameters, session.recipe.optimizer.clip or math.inf)
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        session.optimizer.step()
+        session.optimizer.zero_grad(set_to_none=True)
 
 
 def _evaluation_shapes(session: Session) -> None:
