@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import Done, Main, refused
 
+from in_process import Done, Main, refused
 from trueup.cli.sides import parse_side
 from trueup.schema import InputError
 
