@@ -144,7 +144,7 @@ def _about(job: Job) -> str:
     learnt = examples(job.data, "train")
     tokens, supervised = sum(len(t) for t, _ in learnt), sum(int(on.sum()) for _, on in learnt)
     own = job.recipe["train"]["tokens_per_step"]
-    precision = "bf16 autocast" if job.bf16 else "fp32"
+    precision = "bf16 products" if job.bf16 else "fp32"
     return (
         f"{len(learnt)} of them to train on: {tokens} tokens, {supervised} supervised; "
         f"{precision}, {job.threads} threads; "

@@ -88,11 +88,12 @@ def loaded_model(
     section: TuneSection = LORA,
     *,
     attention: Attention = "sdpa",
+    precision: Precision | None = None,
     wide: bool = False,
     std: float = 0.1,
 ) -> LoadedModel:
     """With adapters that do something; `wide`: in fp64 throughout."""
-    loaded = load_model(resolved, section, seed=1, attention=attention)
+    loaded = load_model(resolved, section, seed=1, attention=attention, precision=precision)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, parameter in loaded.trainable:

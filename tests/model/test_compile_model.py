@@ -21,9 +21,11 @@ from trueup.model.batch import BatchTensors, batch_loss
 from trueup.model.builtin import ResolvedModel
 from trueup.model.compile import compile_model
 from trueup.model.load import LoadedModel
+from trueup.model.precision import Precision
 from trueup.recipe.models import TuneSection
 from trueup.schema import InputError
 
+MASTER = Precision(policy="bf16-master", compute_dtype="bfloat16", reason="test")
 Method = Literal["lora", "full"]
 Mode = Literal["layer", "model"]
 
@@ -36,26 +38,31 @@ def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def model_of(resolved: ResolvedModel, method: Method) -> LoadedModel:
-    return loaded_model(resolved, TuneSection(method=method, rank=4))
+def model_of(resolved: ResolvedModel, method: Method, precision: Precision = FP32) -> LoadedModel:
+    return loaded_model(resolved, TuneSection(method=method, rank=4), precision=precision)
 
 
-def evaluated(loaded: LoadedModel, batches: list[BatchTensors]) -> float:
+def evaluated(loaded: LoadedModel, batches: list[BatchTensors], precision: Precision = FP32) -> float:
     loaded.module.eval()
     with torch.no_grad():
-        total = sum(batch_loss(loaded, batch, FP32).item() for batch in batches)
+        total = sum(batch_loss(loaded, batch, precision).item() for batch in batches)
     loaded.module.train()
     return total
 
 
 def assert_same_when_compiled(
-    loaded: LoadedModel, mode: Mode, backend: str, batches: list[BatchTensors], within: float
+    loaded: LoadedModel,
+    mode: Mode,
+    backend: str,
+    batches: list[BatchTensors],
+    within: float,
+    precision: Precision = FP32,
 ) -> None:
-    expected_loss, expected = loss_and_gradients(loaded, batches)
-    expected_evaluation = evaluated(loaded, batches)
+    expected_loss, expected = loss_and_gradients(loaded, batches, precision)
+    expected_evaluation = evaluated(loaded, batches, precision)
     compiled = compile_model(loaded, mode, backend=backend, graphs=2 * len(batches))
-    loss, gradients = loss_and_gradients(loaded, batches)
-    evaluation = evaluated(loaded, batches)
+    loss, gradients = loss_and_gradients(loaded, batches, precision)
+    evaluation = evaluated(loaded, batches, precision)
     compiled.undo()
     assert counters["stats"]["unique_graphs"] == 2 * len(batches)  # else something else was compared
     assert loss == pytest.approx(expected_loss, rel=within)
@@ -78,6 +85,13 @@ def test_the_same_loss_and_gradients(tiny: ResolvedModel, mode: Mode, method: Me
     examples = examples_of(7, LENGTHS)
     batches = [*packed(examples), bucketed(examples)[0]]
     assert_same_when_compiled(model_of(tiny, method), mode, "aot_eager", batches, within=1e-5)
+
+
+@pytest.mark.parametrize(("mode", "method"), [("layer", "lora"), ("model", "full")])
+def test_the_same_in_bf16_with_masters(tiny: ResolvedModel, mode: Mode, method: Method) -> None:
+    """As many graphs as in fp32: the embedding's output is cast within them, or before them."""
+    loaded = model_of(tiny, method, MASTER)
+    assert_same_when_compiled(loaded, mode, "aot_eager", packed(examples_of(7, LENGTHS)), 1e-2, MASTER)
 
 
 @pytest.mark.slow

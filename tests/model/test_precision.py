@@ -12,6 +12,7 @@ from trueup.model import decoder as decoder_module
 from trueup.model.batch import BatchTensors, batch_loss
 from trueup.model.builtin import ResolvedModel
 from trueup.model.decoder import check_decoder
+from trueup.model.export import save_adapter
 from trueup.model.load import LoadedModel, load_model, with_own_decoder
 from trueup.model.precision import Policy, Precision, choose_precision
 from trueup.model.reference import widen
@@ -206,7 +207,20 @@ def test_a_batch_of_one_token_and_padding_is_finite_under_every_policy(tiny: Res
     batch = batch_of([[(ids, [False, True])]], 8)
     for policy in ("bf16", "bf16-master", "autocast"):
         for layers in ("own", "transformers"):
-            loaded = loaded_as(tiny, policy, "lora", layers)  # type: ignore[arg-type]
-            loss, found = gradients(loaded, [batch], policy)  # type: ignore[arg-type]
+            loaded = loaded_as(tiny, policy, "lora", layers)
+            loss, found = gradients(loaded, [batch], policy)
             assert torch.isfinite(torch.tensor(loss))
             assert all(torch.isfinite(g).all() for g in found.values())
+
+
+def test_an_adapter_kept_in_bf16_leaves_in_fp32(tiny: ResolvedModel, tmp_path: Any) -> None:
+    from safetensors.torch import load_file
+
+    loaded = loaded_as(tiny, "bf16", "lora", "own")
+    save_adapter(loaded, tmp_path / "adapter")
+    written = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    trained = {name.replace(".default", ""): p for name, p in loaded.trainable}
+    assert written.keys() == trained.keys()
+    for name, tensor in written.items():
+        assert tensor.dtype == FP32
+        assert torch.equal(tensor, trained[name].float()), name
