@@ -46,7 +46,7 @@ def test_every_policy_learns_what_fp32_learns(open_tiny: Any, method: str) -> No
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])
-@pytest.mark.parametrize(("keys", "sizes"), zip(ALL, BYTES, strict=True), ids=IDS)
+@pytest.mark.parametrize(("keys", "sizes"), list(zip(ALL, BYTES, strict=True)), ids=IDS)
 def test_bytes_a_weight(open_tiny: Any, keys: list[str], sizes: tuple[int, int, int], method: str) -> None:
     session = open_tiny(f"tune.method={method}", *keys)
     train(session, 1)
