@@ -126,7 +126,10 @@ def _multiply(device: Device, dtype: object, size: int) -> Callable[[], object]:
     import torch
 
     assert isinstance(dtype, torch.dtype)
-    left, right = (torch.randn(size, size, device=device.torch_device).to(dtype) for _ in range(2))
+    accelerators = [] if device.kind == "cpu" else [device.index]
+    # How many sizes are tried depends on the clock: what is drawn here must not move a run's random state.
+    with torch.random.fork_rng(accelerators, device_type=device.torch_device.type):
+        left, right = (torch.randn(size, size, device=device.torch_device).to(dtype) for _ in range(2))
     out = torch.empty(size, size, dtype=dtype, device=device.torch_device)
     return lambda: torch.mm(left, right, out=out)
 
