@@ -70,6 +70,8 @@ def _run_steps(loop: Loop) -> Ending:
     tally, session = loop.tally, loop.session
     if not tally.step:
         _evaluate(loop)
+    elif ending := _after_step(loop, NOTHING):  # what an interrupt after this step kept from being done
+        return ending
     batches = planned_steps(session, tally.step)
     while True:
         try:
@@ -80,14 +82,20 @@ def _run_steps(loop: Loop) -> Ending:
             continue
         _stop_if_interrupted(session)
         stop_if_compiled(session)
-        orders = _obey(loop)
-        reason = None if orders.stop else _reason_to_end(loop)
-        evaluation = _evaluate(loop) if reason or _due(tally.step, session.recipe.evaluate.every) else None
-        loop.saves.save(tally, _why_save(loop, evaluation, orders, reason))
-        if orders.stop:
-            return Ending("stopped", orders.stop)
-        if reason:
-            return Ending("finished", reason)
+        if ending := _after_step(loop, _obey(loop)):
+            return ending
+
+
+def _after_step(loop: Loop, orders: Orders) -> Ending | None:
+    """Evaluate and save where it is time to, and end."""
+    tally = loop.tally
+    reason = None if orders.stop else _reason_to_end(loop)
+    due = _due(tally.step, loop.session.recipe.evaluate.every)
+    evaluation = _evaluate(loop) if reason or due else None
+    loop.saves.save(tally, _why_save(loop, evaluation, orders, reason))
+    if orders.stop:
+        return Ending("stopped", orders.stop)
+    return Ending("finished", reason) if reason else None
 
 
 def _step(loop: Loop, planned: tuple[PlannedBatch, ...]) -> None:
@@ -178,7 +186,7 @@ def _roll_back(loop: Loop, asked: RollBack) -> None:
             leave_later(root, manifest.step)
     tally.lr_factor = factor
     tally.labels.append("after_rollback")
-    loop.saves.saved_step = manifest.step
+    loop.saves.found(tally)
     where = f"rolled back from step {failed_at} to step {manifest.step}"
     message = f"{where}, at {factor:g} of the learning rate: {asked}"
     session.timeline.event("rollback", message, step=manifest.step, failed_at=failed_at, lr_factor=factor)

@@ -43,8 +43,8 @@ class Saves:
     origin: Origin | None
     remember: Callable[[], dict[str, Any]]  # what others keep from step to step, by the name of who does
     settle: Callable[[], None]  # write what the run's record holds in memory
-    saved_step: int = -1
     saved_at_s: float = 0.0
+    _saved: tuple[int, int] | None = None  # step, and that of the last evaluation before it
 
     def due(self, tally: Tally, evaluation: Evaluation | None) -> tuple[str, ...]:
         """Why to save after this step, by the rules that every rank knows. None where nothing was trained."""
@@ -62,15 +62,20 @@ class Saves:
 
     def save(self, tally: Tally, why: tuple[str, ...]) -> None:
         """Copy the state of now and hand it over. Waits only for a save that is still being written."""
-        if not why or tally.step == self.saved_step or not tally.step:
+        if not why or not tally.step or self._saved == (tally.step, tally.evaluated_at):
             return
         with self.session.timeline.span(SpanName.CHECKPOINT):
             tensors, state = take(self.session)
-            self.saved_step, self.saved_at_s = tally.step, self.session.timeline.now()
+            self.saved_at_s = self.session.timeline.now()
+            self.found(tally)
             tally.labels.append("after_checkpoint")
             if self.writer is not None and self.origin is not None:
                 self.settle()
                 self.writer.save(self._snapshot(self.origin, tally, why, tensors, state))
+
+    def found(self, tally: Tally) -> None:
+        """The checkpoint of this step is there, with its evaluation if there was one."""
+        self._saved = (tally.step, tally.evaluated_at)
 
     def _snapshot(
         self,

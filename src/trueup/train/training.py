@@ -96,7 +96,7 @@ def _go_on(loop: Loop, resume: Resume) -> None:
     with session.timeline.span(SpanName.LOAD):
         restore(session, resume.folder, resume.manifest, loop.tally)
         loop.recovery.restore(resume.manifest.state["recovery"])
-        loop.saves.saved_step = loop.tally.step
+        loop.saves.found(loop.tally)
     last = max((step.step for step in resume.record.steps), default=resume.step)
     again = f"; steps {resume.step + 1} to {last} are done again" if last > resume.step else ""
     session.timeline.event(
