@@ -116,7 +116,7 @@ def _open(settings: list[str]) -> Session:
         device=device,
         timeline=Timeline(MemorySink(), process_origin()[0]),
         price=None,
-        places=Places(HOME, HOME / "data", HOME / "weights"),
+        places=Places(HOME, HOME / "data", HOME / "run"),
         say=print,
         interruption=Interruption(),
     )

@@ -3,7 +3,6 @@ logits."""
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import json
 import os
@@ -14,16 +13,13 @@ from typing import Any
 import pytest
 import torch
 
+from kept_checkpoints import keep
+from trueup.checkpoint.folder import load_tensors
+from trueup.checkpoint.manifest import WEIGHTS
 from trueup.model import export
 from trueup.model.builtin import ResolvedModel, damage_of, resolve_model
-from trueup.model.export import (
-    load_weights,
-    read_weights_manifest,
-    save_adapter,
-    save_merged,
-    save_weights,
-)
-from trueup.model.load import LoadedModel, load_model, load_tokenizer
+from trueup.model.export import save_adapter, save_merged
+from trueup.model.load import LoadedModel, load_model, load_tokenizer, put_weights
 from trueup.model.run_export import RunWeights, export_adapter_from_run, export_merged_from_run
 from trueup.recipe.models import TuneSection
 from trueup.schema import InputError, StorageError, TrueupError
@@ -116,8 +112,8 @@ def test_a_merged_export_is_a_model_folder_to_train_again(tiny: ResolvedModel, t
 
 def test_a_run_is_exported_from_its_kept_weights(tiny: ResolvedModel, tmp_path: Path) -> None:
     loaded = trained(tiny, LORA)
-    save_weights(loaded, tmp_path / "best")
-    run = RunWeights(tmp_path / "best", tiny, LORA)
+    kept = keep(loaded, tmp_path / "kept")
+    run = RunWeights(kept, tiny, LORA)
     for export_from_run, out in (
         (export_adapter_from_run, tmp_path / "adapter"),
         (export_merged_from_run, tmp_path / "merged"),
@@ -148,7 +144,7 @@ def test_exports_hold_no_path_of_this_machine_and_no_pickle(tiny: ResolvedModel,
 def test_an_export_that_is_not_the_runs_model_is_removed(
     tiny: ResolvedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export_from_run: Any
 ) -> None:
-    save_weights(trained(tiny, LORA), tmp_path / "best")
+    kept = keep(trained(tiny, LORA), tmp_path / "kept")
     write = export._save_tensors
 
     def damaged(tensors: dict[str, torch.Tensor], path: Path) -> None:
@@ -161,11 +157,11 @@ def test_an_export_that_is_not_the_runs_model_is_removed(
 
     monkeypatch.setattr(export, "_save_tensors", damaged)
     monkeypatch.setattr(export, "merged_state", unmerged)
-    run = RunWeights(tmp_path / "best", tiny, LORA)
+    run = RunWeights(kept, tiny, LORA)
     with pytest.raises(TrueupError, match=r"not the run's model .*differ .* by at most .*removed") as caught:
         export_from_run(run, tmp_path / "out", card)
     assert caught.value.exit_code == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert export_from_run(run, tmp_path / "out", card, verify=False).check is None
     assert (tmp_path / "out" / "README.md").read_text() == "a card: None"
 
@@ -177,13 +173,13 @@ def test_an_export_never_mixes_with_other_files(
     out = tmp_path / "out"
     make(out)
     loaded = load_model(tiny, LORA)
-    save_weights(loaded, tmp_path / "best")
+    kept = keep(loaded, tmp_path / "kept")
     with pytest.raises(InputError, match="not an empty folder"):
         save_adapter(loaded, out)
     with pytest.raises(InputError, match="not an empty folder"):
         save_merged(loaded, out, load_tokenizer(tiny))
     with pytest.raises(InputError, match="not an empty folder"):
-        export_merged_from_run(RunWeights(tmp_path / "best", tiny, LORA), out, card)
+        export_merged_from_run(RunWeights(kept, tiny, LORA), out, card)
 
 
 def test_an_empty_folder_may_be_named(tiny: ResolvedModel, tmp_path: Path) -> None:
@@ -207,98 +203,35 @@ def test_a_full_disk_leaves_no_half_export(tiny: ResolvedModel, disk: Callable[[
 @pytest.mark.parametrize("section", [LORA, FULL], ids=["lora", "full"])
 def test_weights_come_back_bit_for_bit(tied: ResolvedModel, tmp_path: Path, section: TuneSection) -> None:
     loaded = trained(tied, section)
-    save_weights(loaded, tmp_path, about={"step": 20, "loss": 1.5})
+    folder = keep(loaded, tmp_path)
     fresh = load_model(tied, section, seed=9)
-    assert load_weights(fresh, tmp_path) == {"step": 20, "loss": 1.5}
+    put_weights(fresh, load_tensors(folder, WEIGHTS))
     for (name, ours), (other, theirs) in zip(loaded.trainable, fresh.trainable, strict=True):
         assert name == other
         assert torch.equal(ours, theirs)
 
 
-def test_newer_weights_replace_older_ones(tiny: ResolvedModel, tmp_path: Path) -> None:
-    for seed in range(3):
-        save_weights(trained(tiny, LORA, seed), tmp_path, about={"seed": seed})
-    save_weights(trained(tiny, LORA, 2), tmp_path, about={"seed": "the same weights again"})
-    assert len(list(tmp_path.iterdir())) == 2
-    fresh = load_model(tiny, LORA)
-    assert load_weights(fresh, tmp_path) == {"seed": "the same weights again"}
-    assert torch.equal(fresh.trainable[0][1], trained(tiny, LORA, 2).trainable[0][1])
-
-
-@pytest.mark.parametrize("dies_in", ["_save_tensors", "flush", "replace_text"])
-def test_a_failed_save_keeps_the_older_weights(
-    tiny: ResolvedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_in: str
-) -> None:
-    save_weights(trained(tiny, LORA, 1), tmp_path, about={"step": 1})
-
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(export, dies_in, full)
-        with pytest.raises(StorageError, match="No space left"):
-            save_weights(trained(tiny, LORA, 2), tmp_path, about={"step": 2})
-    fresh = load_model(tiny, LORA)
-    assert load_weights(fresh, tmp_path) == {"step": 1}
-    save_weights(trained(tiny, LORA, 3), tmp_path, about={"step": 3})
-    assert len(list(tmp_path.iterdir())) == 2  # nothing of the failed save is left
-
-
-def test_a_full_disk_keeps_the_older_weights(tiny: ResolvedModel, disk: Callable[[str], Path]) -> None:
-    disk = disk("size=64k")
-    loaded = load_model(tiny, LORA)
-    save_weights(loaded, disk / "best", about={"step": 1})
-    with pytest.raises(StorageError, match="saving the weights failed"):
-        save_weights(load_model(tiny, TuneSection(rank=16)), disk / "best")
-    assert load_weights(loaded, disk / "best") == {"step": 1}
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
+def test_damaged_weights_are_found_before_use(tiny: ResolvedModel, tmp_path: Path) -> None:
+    folder = keep(trained(tiny, LORA), tmp_path)
+    weights = folder / "weights.safetensors"
+    content = bytearray(weights.read_bytes())
     content[-1] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda f: flip(next(f.glob("*.safetensors"))),
-        lambda f: next(f.glob("*.safetensors")).unlink(),
-        lambda f: next(f.glob("*.safetensors")).write_bytes(b""),
-        lambda f: (f / export.WEIGHTS_MANIFEST).write_text("{"),
-        lambda f: (f / export.WEIGHTS_MANIFEST).write_text('{"format": 1, "file": "x"}'),
-        lambda f: (f / export.WEIGHTS_MANIFEST).write_text(
-            '{"format": 1, "file": "../x", "sha256": "", "bytes": 0, "about": {}}'
-        ),
-    ],
-)
-def test_damaged_weights_are_found_before_use(
-    tiny: ResolvedModel, tmp_path: Path, damage: Callable[[Path], Any]
-) -> None:
-    save_weights(trained(tiny, LORA), tmp_path)
-    damage(tmp_path)
-    fresh = load_model(tiny, LORA)
-    before = [parameter.clone() for _, parameter in fresh.trainable]
-    with pytest.raises(StorageError):
-        load_weights(fresh, tmp_path)
-    assert all(torch.equal(old, new) for old, (_, new) in zip(before, fresh.trainable, strict=True))
+    weights.write_bytes(content)
+    with pytest.raises(StorageError, match=r"weights\.safetensors is damaged"):
+        export_adapter_from_run(RunWeights(folder, tiny, LORA), tmp_path / "out", card)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("other", [TuneSection(rank=8, targets=LORA.targets), TuneSection(rank=4), FULL])
 def test_weights_of_another_model_are_refused(
     tiny: ResolvedModel, tmp_path: Path, other: TuneSection
 ) -> None:
-    save_weights(trained(tiny, LORA), tmp_path)
-    with pytest.raises(InputError):
-        load_weights(load_model(tiny, other), tmp_path)
-
-
-def test_a_run_without_weights_says_so(tiny: ResolvedModel, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no kept weights"):
-        export_adapter_from_run(RunWeights(tmp_path, tiny, LORA), tmp_path / "out", card)
-    (tmp_path / export.WEIGHTS_MANIFEST).write_text('{"format": 7}')
-    with pytest.raises(InputError, match="format 7"):
-        read_weights_manifest(tmp_path)
+    kept = load_tensors(keep(trained(tiny, LORA), tmp_path), WEIGHTS)
+    fresh = load_model(tiny, other)
+    before = [parameter.clone() for _, parameter in fresh.trainable]
+    with pytest.raises(InputError, match="not weights of this model"):
+        put_weights(fresh, kept)
+    assert all(torch.equal(old, new) for old, (_, new) in zip(before, fresh.trainable, strict=True))
 
 
 @pytest.mark.slow
@@ -311,8 +244,8 @@ def test_the_real_model_is_exported_with_its_own_logits(tmp_path: Path) -> None:
     resolved = resolve_model("smollm2-135m", home)
     section = TuneSection()
     loaded = trained(resolved, section, scale=0.02)
-    save_weights(loaded, tmp_path / "best")
-    run = RunWeights(tmp_path / "best", resolved, section)
+    kept = keep(loaded, tmp_path / "kept")
+    run = RunWeights(kept, resolved, section)
     export_adapter_from_run(run, tmp_path / "adapter", card)
     export_merged_from_run(run, tmp_path / "merged", card)
     assert_loads_back(loaded, tmp_path / "adapter", tmp_path / "merged")

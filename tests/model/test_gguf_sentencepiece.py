@@ -14,8 +14,8 @@ from sentencepiece_samples import TEXTS, sentencepiece_tokenizer
 from test_gguf_export import LORA, card, fields_of, trained
 from tokenizers import Tokenizer
 
+from kept_checkpoints import keep
 from trueup.model.builtin import ResolvedModel, resolve_model
-from trueup.model.export import save_weights
 from trueup.model.gguf_sentencepiece import pieces_of, scores
 from trueup.model.gguf_tokenizer import read_tokenizer
 from trueup.model.run_export import RunWeights, export_gguf_from_run
@@ -52,11 +52,9 @@ def test_a_file_has_scores_and_kinds(tmp_path: Path, spaces: str, prefix: bool) 
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     resolved = resolve_model(str(folder), folder)
-    save_weights(trained(resolved), tmp_path / "best")
+    kept = keep(trained(resolved), tmp_path / "kept")
     out = tmp_path / "out.gguf"
-    done = export_gguf_from_run(
-        RunWeights(tmp_path / "best", resolved, LORA), out, card, kind="f32", name="x"
-    )
+    done = export_gguf_from_run(RunWeights(kept, resolved, LORA), out, card, kind="f32", name="x")
     assert done.check is not None
     fields = fields_of(out)
     assert fields["tokenizer.ggml.model"] == "llama"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,7 @@ def open_tiny(home: Path, recipe_file: Path) -> Iterator[OpenSession]:
             device=open_device("cpu", threads=1),
             timeline=Timeline(MemorySink(), process_origin()[0]),
             price=None,
-            places=Places(home, home / "data", home / "weights"),
+            places=Places(home, home / "data", home / "run"),
             say=lambda text: None,
             interruption=Interruption(),
         )
@@ -50,6 +51,8 @@ def open_tiny(home: Path, recipe_file: Path) -> Iterator[OpenSession]:
 def run_tiny(home: Path, recipe_file: Path) -> Run:
     def run(*overrides: str, strict_shapes: bool = False) -> tuple[Outcome, MemorySink]:
         sink = MemorySink()
+        shutil.rmtree(home / "run", ignore_errors=True)
+        (home / "run").mkdir()
         outcome = execute(
             load_recipe(recipe_file, ["precision.policy=fp32", *overrides]),
             run_id="cafe0001",
@@ -57,7 +60,7 @@ def run_tiny(home: Path, recipe_file: Path) -> Run:
             price=Price(usd_per_hour=3.6, source="a test"),
             world=World(),
             device=open_device("cpu", threads=1),
-            places=Places(home, home / "data", home / "weights"),
+            places=Places(home, home / "data", home / "run"),
             sink=sink,
             stream=None,
             strict_shapes=strict_shapes,

@@ -31,7 +31,7 @@ def opened(recipe_path: str, home: str, *overrides: str) -> Session:
         device=device,
         timeline=Timeline(MemorySink(), process_origin()[0]),
         price=None,
-        places=Places(Path(home), Path(home) / "data", Path(home) / "weights"),
+        places=Places(Path(home), Path(home) / "data", Path(home) / "run"),
         say=lambda text: None,
         interruption=Interruption(),
     )

@@ -10,8 +10,13 @@ from typing import Any
 
 import pytest
 
-from trueup.train import loop, stepper
-from trueup.train.weights import kept
+from trueup.checkpoint.folder import best_of, folder_name, read_manifest, steps
+from trueup.schema.run import CHECKPOINTS_FOLDER
+from trueup.train import recovery, saves, stepper
+
+
+def folder_of_step(home: Path, step: int) -> Path:
+    return home / "run" / CHECKPOINTS_FOLDER / folder_name(step)
 
 
 def test_a_finished_run_is_whole(run_tiny: Any, home: Path) -> None:
@@ -24,9 +29,8 @@ def test_a_finished_run_is_whole(run_tiny: Any, home: Path) -> None:
     assert sink.headers[0].state == "running"
     assert sink.headers[-1] == outcome.header
     assert set(outcome.header.choices) >= {"precision", "threads", "shapes", "device"}
-    assert sorted(path.name for path in (home / "weights").iterdir()) == [
-        *("best", "last", "step-000004", "step-000006")
-    ]
+    best = read_manifest(folder_of_step(home, 6)).best_step
+    assert steps(home / "run" / CHECKPOINTS_FOLDER) == sorted({4, 6, best})
 
 
 def test_spans_partition_the_wall_clock(run_tiny: Any) -> None:
@@ -44,14 +48,14 @@ def test_a_compile_after_the_last_step_is_in_the_record(
 ) -> None:
     import torch
 
-    keep = loop.keep
+    save = saves.Saves.save
 
-    def keep_and_compile(session: Any, name: str, **facts: Any) -> None:
-        keep(session, name, **facts)
-        if name == loop.LAST:
+    def save_and_compile(self: Any, tally: Any, why: tuple[str, ...]) -> None:
+        save(self, tally, why)
+        if saves.LAST in why:
             torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
 
-    monkeypatch.setattr(loop, "keep", keep_and_compile)
+    monkeypatch.setattr(saves.Saves, "save", save_and_compile)
     found = run_tiny()[0].measurements
     assert found["compile_count"].value == found["compile_after_warm_up_count"].value == 1
     assert found["compile_s"].value > 0
@@ -79,10 +83,10 @@ def test_loss_falls_and_the_best_weights_are_kept(run_tiny: Any, home: Path) -> 
     first, best = (outcome.measurements[f"eval_perplexity_{which}"].value for which in ("first", "best"))
     assert best < first
     chosen = min(sink.evaluations, key=lambda one: one.loss)
-    from trueup.model.export import read_weights_manifest
-
-    assert kept(home / "weights") == home / "weights" / "best"
-    assert read_weights_manifest(home / "weights" / "best")["about"]["step"] == chosen.step
+    best = best_of(home / "run" / CHECKPOINTS_FOLDER)
+    assert best is not None
+    assert int(best.name) == chosen.step
+    assert read_manifest(best).eval_loss == chosen.loss
 
 
 def test_an_epoch_trains_every_example_once(run_tiny: Any) -> None:
@@ -123,7 +127,7 @@ def test_divergence_is_recorded_with_what_to_try(run_tiny: Any, monkeypatch: pyt
     outcome, sink = run_tiny()
     assert outcome.header.state == "failed"
     assert "optimizer.lr" in str(outcome.header.reason)
-    assert [event.kind for event in sink.events if event.kind != "warm_up"] == ["failed"]
+    assert [event.kind for event in sink.events if event.kind != "warm_up"] == ["non_finite", "failed"]
     assert outcome.measurements["useful_tokens_per_s"].kind == "unavailable"
 
 
@@ -131,7 +135,7 @@ def test_out_of_memory_says_what_was_too_large(run_tiny: Any, monkeypatch: pytes
     def no_memory(*arguments: Any) -> None:
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate")
 
-    monkeypatch.setattr(loop, "train_step", no_memory)
+    monkeypatch.setattr(recovery, "train_step", no_memory)
     outcome, sink = run_tiny()
     assert outcome.header.state == "failed"
     assert "out of memory" in str(outcome.header.reason)
@@ -142,20 +146,20 @@ def test_out_of_memory_says_what_was_too_large(run_tiny: Any, monkeypatch: pytes
 def test_a_signal_ends_the_run_after_the_step_and_keeps_what_was_measured(
     run_tiny: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = loop.train_step
+    original = recovery.train_step
 
     def interrupted(session: Any, *arguments: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
         return original(session, *arguments)
 
-    monkeypatch.setattr(loop, "train_step", interrupted)
+    monkeypatch.setattr(recovery, "train_step", interrupted)
     before = signal.getsignal(signal.SIGINT)
     outcome, sink = run_tiny()
     assert outcome.header.state == "interrupted"
     assert len(sink.steps) == 1
     assert outcome.measurements["useful_tokens"].value == sink.steps[0].useful_tokens
     assert signal.getsignal(signal.SIGINT) is before
-    assert kept(home / "weights") == home / "weights" / "last"
+    assert read_manifest(folder_of_step(home, 1)).why == ("signal",)
 
 
 def test_wrong_data_is_a_failed_run_with_an_input_error(run_tiny: Any) -> None:
