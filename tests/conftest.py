@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is imported: workers share the cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+settings.register_profile("any-machine", deadline=None)  # a slow machine is no fault of an example's
+settings.load_profile("any-machine")
 
 TINY_RECIPE = """\
 name: tiny

@@ -22,6 +22,12 @@ OpenSession = Callable[..., Session]
 Run = Callable[..., tuple[Outcome, MemorySink]]
 
 
+@pytest.fixture(autouse=True)
+def short_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the best matmul is matters to no test here; looking for it takes a second of each session."""
+    monkeypatch.setattr("trueup.train.session.CEILING_BUDGET_S", 0.02)
+
+
 @pytest.fixture
 def open_tiny(home: Path, recipe_file: Path) -> Iterator[OpenSession]:
     """`open_tiny("key=value", ..., wide=True)`: a session; `wide` makes the model fp64 throughout."""

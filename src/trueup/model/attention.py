@@ -137,7 +137,7 @@ def _common_groups(tokens: int) -> Iterator[tuple[int, int]]:
 
 def _grouped(spans: Sequence[Span]) -> list[tuple[int, list[Span]]]:
     """(places, spans) of groups with the least cost in sum: a group's scores and GROUP_SCORES once. Exact, by
-    dynamic programming over the lengths in use."""
+    dynamic programming over the lengths in use; examples of one length in use stay together."""
     by_places: dict[int, list[Span]] = {}
     for start, end in spans:
         by_places.setdefault(places_for(end - start), []).append((start, end))
