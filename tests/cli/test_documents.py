@@ -177,9 +177,9 @@ def test_exports_give_the_runs_own_logits(finished: Finished, tmp_path: Path, me
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from trueup.checkpoint.folder import best_of, load_tensors
     from trueup.model.builtin import resolve_model
-    from trueup.model.export import load_weights
-    from trueup.model.load import load_model
+    from trueup.model.load import load_model, put_weights
     from trueup.recipe import Recipe
 
     name = f"export-{method}"
@@ -196,7 +196,9 @@ def test_exports_give_the_runs_own_logits(finished: Finished, tmp_path: Path, me
     recipe = Recipe.model_validate(trained["recipe"])
     base = resolve_model("tiny", finished.home)
     own = load_model(base, recipe.tune)
-    load_weights(own, finished.home / "runs" / trained["id"] / "weights" / "best")
+    best = best_of(finished.home / "runs" / trained["id"] / "checkpoints")
+    assert best is not None
+    put_weights(own, load_tensors(best, "weights"))
     own.module.eval()
     tokens = torch.arange(40)[None] + 60
     expected = logits(own.module, tokens)

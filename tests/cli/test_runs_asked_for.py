@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from in_process import Main, files_of, refused
+from trueup.checkpoint.folder import best_of
 
 ASKING: list[list[str]] = [
     ["bill", "RUN"],
@@ -82,17 +83,26 @@ def test_exports_that_cannot_be(main: Main, finished: Path, tmp_path: Path) -> N
     assert (full / "mine.txt").read_text() == "precious"
     refused(main("export", "last"), 2, "one of --adapter DIR, --merged DIR")
     refused(main("export", "last", "--adapter", "a", "--merged", "b"), 2, "give one of --adapter DIR")
-    shutil.rmtree(only_run(finished) / "weights")
+    shutil.rmtree(only_run(finished) / "checkpoints")
     refused(main("export", "last", "--adapter", tmp_path / "new"), 2, "keeps no weights here")
     assert files_of(full) == {"mine.txt"}
     assert not (tmp_path / "new").exists()
 
 
-def test_a_full_disk_may_have_left_only_the_last_weights(main: Main, finished: Path, tmp_path: Path) -> None:
-    (manifest,) = (only_run(finished) / "weights" / "best").glob("*.json")
-    manifest.unlink()
-    exported = json.loads(main("export", "last", "--adapter", tmp_path / "new", "--json").out)
-    assert exported["weights"].startswith("last")
+def test_a_damaged_best_gives_way_to_the_last_and_is_said(
+    main: Main, built: Path, recipe_file: Path, tmp_path: Path
+) -> None:
+    assert (
+        main("train", recipe_file, "--set", "schedule.kind=constant", "--set", "optimizer.lr=0.3").code == 0
+    )
+    checkpoints = only_run(built) / "checkpoints"
+    best = best_of(checkpoints)
+    assert best is not None
+    assert best.name != "00000006"  # at this rate an early step is the best
+    (best / "weights.safetensors").write_bytes(b"")
+    done = main("export", "last", "--adapter", tmp_path / "new", "--json")
+    assert json.loads(done.out)["weights"] == "last, step 6"
+    assert f"the best weights, of step {int(best.name)}, are damaged or gone" in done.err
 
 
 def test_full_fine_tuning_has_no_adapter(main: Main, built: Path, recipe_file: Path, tmp_path: Path) -> None:

@@ -281,7 +281,11 @@ def test_an_interrupt_while_training_keeps_what_was_measured(
     assert "Traceback" not in err
     shown = json.loads(main("runs", "show", "last", "--json").out)
     assert shown["state"] == "interrupted"
-    assert re.fullmatch(rf"{number.name} received after step \d+; what was measured is kept", shown["reason"])
+    assert re.fullmatch(
+        rf"{number.name} received after step (\d+); what was measured is kept; go on from step \1: "
+        rf"trueup train RECIPE --resume {shown['id']}",
+        shown["reason"],
+    )
     assert shown["measurements"]["useful_tokens"]["value"] > 0
     assert shown["measurements"]["eval_perplexity_first"]["value"] > 0
     spans = sum(span["seconds"] for span in shown["spans"])

@@ -124,15 +124,21 @@ class Remote:
             shutil.rmtree(part, ignore_errors=True)
         return target
 
-    def retain(self, run_id: str, retention: Retention) -> None:
-        """Remove what is not to be kept, as the newest manifest there says which is the best."""
-        steps = self.steps(run_id)
-        if not steps:
-            return
-        best = self.manifest(run_id, steps[-1]).best_step
-        saved = [Saved(step, 0, best if step == steps[-1] else None) for step in steps]
-        for step in retention.to_remove(saved):
+    def retain(self, run_id: str, retention: Retention, *, newest: int) -> None:
+        """Remove what is not to be kept now that step `newest` is there: by the retention's rules, what was
+        left halfway, and later steps, which the run went back before."""
+        whole, half = self.found(run_id)
+        saved = [self._saved(run_id, step) for step in whole if step <= newest]
+        later = [step for step in whole if step > newest]
+        for step in (*retention.to_remove(saved), *later, *half):
             self.remove(run_id, step)
+
+    def _saved(self, run_id: str, step: int) -> Saved:
+        try:
+            manifest = self.manifest(run_id, step)
+        except DamagedRemoteError:
+            return Saved(step, 0)
+        return Saved(step, manifest.size_bytes, manifest.best_step)
 
     def remove(self, run_id: str, step: int) -> None:
         """The manifest first, then the rest. Nothing where there is none."""

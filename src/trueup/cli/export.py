@@ -83,6 +83,8 @@ def _export(
             f"run {run_id} keeps no weights here ({record.header.state}): they are kept from the first "
             "checkpoint on, and stay on the machine that trained them"
         )
+    if best is None and newest[1].best_step is not None:
+        say(f"note: the best weights, of step {newest[1].best_step}, are damaged or gone; these are the last")
     checkpoint = best or newest[0]
     recipe = Recipe.model_validate(record.header.recipe)
     resolved = resolve_model(recipe.model.path, home.path, say=say)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trueup.home import Home
-from trueup.schema.run import CHECKPOINTS_FOLDER
+from trueup.schema.run import CHECKPOINTS_FOLDER, HEADER_FILE, MEASUREMENTS_FILE
 
 from .output import say
 
@@ -68,8 +72,9 @@ def take_up(found: Found, home: Home, *, leads: bool) -> Resume:
     run = home.runs / found.manifest.origin.run
     folder = run / CHECKPOINTS_FOLDER / found.folder.name
     if leads:
-        _bring_home(found.folder, found.manifest, folder, run)
         _require_ended(run)
+        _bring_home(found.folder, found.manifest, folder, run)
+        (run / MEASUREMENTS_FILE).unlink(missing_ok=True)  # a summary of what is not the whole any more
         for step in leave_later(folder.parent, int(folder.name)):
             say(f"note: the checkpoint of step {step} is left aside")
     parts = read_run_parts(run)
@@ -80,10 +85,13 @@ def _checkpoint(asked: str, loaded: LoadedRecipe, home: Home) -> Path:
     """The folder of a whole checkpoint."""
     from trueup.checkpoint.folder import newest_whole, verified
     from trueup.checkpoint.manifest import MANIFEST_FILE
+    from trueup.checkpoint.remote import is_remote
     from trueup.schema import InputError
 
     if asked == AUTO:
-        return _newest_of(loaded.digest, home)
+        return _newest_of(loaded, home)
+    if is_remote(asked):
+        return _pulled(asked)
     path = Path(asked).expanduser()
     if (path / MANIFEST_FILE).is_file():
         verified(path)
@@ -104,13 +112,14 @@ def _run_id(asked: str) -> str:
         return store.resolve(asked)
 
 
-def _newest_of(digest: str, home: Home) -> Path:
-    """The newest whole checkpoint of the newest run of this very recipe, of those that have one."""
+def _newest_of(loaded: LoadedRecipe, home: Home) -> Path:
+    """The newest whole checkpoint of the newest run of this very recipe, of those that have one: in this
+    home, else where the recipe has them copied to."""
     from trueup.checkpoint.folder import newest_whole
     from trueup.schema import InputError
     from trueup.store.liveness import why_stopped
 
-    found = sorted(_runs_of(digest, home), key=lambda item: item[1].started_at, reverse=True)
+    found = sorted(_runs_of(loaded.digest, home), key=lambda item: item[1].started_at, reverse=True)
     for run, header in found:
         if header.state == "running" and why_stopped(run, header) is None:
             raise InputError(f"run {header.id} of this recipe is still running; `trueup ctl` speaks to it")
@@ -119,7 +128,42 @@ def _newest_of(digest: str, home: Home) -> Path:
         newest = newest_whole(run / CHECKPOINTS_FOLDER, say)
         if newest is not None:
             return newest[0]
+    if loaded.recipe.checkpoint.to is not None:
+        return _newest_away(loaded.recipe.checkpoint.to, loaded.digest)
     raise NothingToResumeError(None)
+
+
+def _newest_away(place: str, digest: str) -> Path:
+    from trueup.checkpoint.remote import DamagedRemoteError, Remote
+    from trueup.train.saves import LAST
+
+    remote = Remote(place)
+    newest: CheckpointManifest | None = None
+    for run in remote.runs():
+        for step in remote.steps(run)[-1:]:
+            with contextlib.suppress(DamagedRemoteError):
+                manifest = remote.manifest(run, step)
+                if manifest.origin.recipe_digest == digest:
+                    newest = max(filter(None, (newest, manifest)), key=lambda one: one.created)
+    if newest is None:
+        raise NothingToResumeError(None)
+    if LAST in newest.why:
+        raise NothingToResumeError(newest.origin.run)
+    return _pulled(f"{place.rstrip('/')}/{newest.origin.run}")
+
+
+def _pulled(address: str) -> Path:
+    """The newest whole checkpoint of an address, in a temporary folder, the best beside it."""
+    from trueup.checkpoint.remote import pull_newest
+    from trueup.schema import InputError
+
+    root = Path(tempfile.mkdtemp(prefix="trueup-resume-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    say(f"pulling the newest checkpoint of {address}")
+    pulled = pull_newest(address, root, say)
+    if pulled is None:
+        raise InputError(f"--resume {address}: there is no whole checkpoint")
+    return pulled
 
 
 def _runs_of(digest: str, home: Home) -> Iterator[tuple[Path, RunHeader]]:
@@ -136,11 +180,16 @@ def _runs_of(digest: str, home: Home) -> Iterator[tuple[Path, RunHeader]]:
 
 
 def _bring_home(source: Path, manifest: CheckpointManifest, folder: Path, run: Path) -> None:
+    """The checkpoint, and the best one if it lies beside, into the run's folder, with the record if there is
+    none."""
     from trueup.checkpoint.carry import copy_checkpoint
-    from trueup.checkpoint.folder import restore_record
+    from trueup.checkpoint.folder import folder_name, restore_record
 
     if not (folder.exists() and folder.samefile(source)):
         copy_checkpoint(source, folder.parent)
+        best = source.with_name(folder_name(manifest.best_step or manifest.step))
+        if best.is_dir() and not (folder.parent / best.name).exists():
+            copy_checkpoint(best, folder.parent)
     restore_record(folder, manifest, run)
 
 
@@ -149,6 +198,8 @@ def _require_ended(run: Path) -> None:
     from trueup.store.liveness import why_stopped
     from trueup.store.run_folder import read_header
 
+    if not (run / HEADER_FILE).exists():
+        return
     header = read_header(run)
     if header.state == "running" and why_stopped(run, header) is None:
         raise InputError(f"run {header.id} is still running; end it first: `trueup ctl {header.id} stop`")

@@ -164,9 +164,10 @@ def _tell(outcome: Outcome, as_json: bool) -> None:
 
 
 def _show(run_id: str, as_json: bool) -> None:
+    """The document of a run that had finished, where it is in this home: it may be known from elsewhere."""
     from .records import records_of
 
-    if as_json:
+    if as_json and (find_home().runs / run_id).is_dir():
         _print_record(records_of([run_id])[0])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,6 +33,7 @@ from trueup.schema import (
 )
 from trueup.schema.measurement import Frozen
 from trueup.schema.run import (
+    CHECKPOINTS_FOLDER,
     EVALUATIONS_FILE,
     EVENTS_FILE,
     HEADER_FILE,
@@ -87,7 +89,7 @@ def read_run_parts(path: Path, *, samples: bool = True) -> RunParts:
     if stopped or (header.state != "running" and header.wall_s is None):
         wall_s = _last_instant(path, record, segments)
         segments = _fill_holes(segments, wall_s)
-        header = _closed(header, wall_s, stopped)
+        header = _closed(header, wall_s, stopped and f"{stopped}; {_how_far(path, record)}")
     changes: dict[str, Any] = {"header": header, "spans": span_totals(segments)}
     if damage:
         changes["events"] = (*record.events, _damage_event(damage, header.wall_s))
@@ -248,6 +250,16 @@ def _fill_holes(segments: tuple[Segment, ...], wall_s: float) -> tuple[Segment, 
     if wall_s > cursor:
         filled.append(Segment(name=SpanName.OTHER, start_s=cursor, end_s=wall_s))
     return tuple(filled)
+
+
+def _how_far(path: Path, record: RunRecord) -> str:
+    """The last step, and how to go on where the run has saved itself."""
+    last = f"after step {record.steps[-1].step}" if record.steps else "before the first step"
+    try:
+        saved = any(name.isdigit() for name in os.listdir(path / CHECKPOINTS_FOLDER))
+    except OSError:
+        saved = False
+    return f"{last}; go on: trueup train RECIPE --resume {record.header.id}" if saved else last
 
 
 def _closed(header: RunHeader, wall_s: float, stopped: str | None) -> RunHeader:

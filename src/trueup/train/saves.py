@@ -156,7 +156,7 @@ def _upload(recipe: Recipe, run_id: str) -> Callable[[Path], None] | None:
 
     def upload(folder: Path) -> None:
         remote.upload(folder, run_id)
-        remote.retain(run_id, retention)
+        remote.retain(run_id, retention, newest=int(folder.name))
 
     return upload
 

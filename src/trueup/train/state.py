@@ -13,6 +13,7 @@ from trueup.checkpoint.manifest import OPTIMIZER, RANDOM, WEIGHTS
 from trueup.checkpoint.snapshot import copied
 from trueup.schema import InputError
 
+from .randomness import device_generator
 from .session import Session
 from .world import World
 
@@ -96,7 +97,7 @@ def _random_tensors(session: Session) -> dict[str, torch.Tensor]:
     import torch
 
     host = torch.get_rng_state()
-    device = _device_generator(session)
+    device = device_generator(session.device)
     own = torch.cat([host, device.get_state()]) if device is not None else host
     sizes = torch.tensor([len(host), len(own) - len(host)])
     return {"sizes": sizes, **{f"rank{n}": state for n, state in enumerate(_of_all(session.world, own))}}
@@ -114,17 +115,6 @@ def _of_all(world: World, own: torch.Tensor) -> list[torch.Tensor]:
     return found
 
 
-def _device_generator(session: Session) -> torch.Generator | None:
-    """The accelerator's own source of random numbers, where there is one."""
-    import torch
-
-    if session.device.kind == "cpu":
-        return None
-    module = torch.get_device_module(session.device.torch_device)
-    generators = getattr(module, "default_generators", None)
-    return generators[session.device.index] if generators else None
-
-
 def _restore_random(session: Session, tensors: Mapping[str, torch.Tensor], found: Mapping[str, Any]) -> None:
     import numpy as np
     import torch
@@ -137,7 +127,7 @@ def _restore_random(session: Session, tensors: Mapping[str, torch.Tensor], found
         )
     host, device = (int(size) for size in tensors["sizes"])
     torch.set_rng_state(state[:host].clone())
-    generator = _device_generator(session)
+    generator = device_generator(session.device)
     if generator is not None and device:
         generator.set_state(state[host:].clone())
     version, internal, gauss = found["python"]
