@@ -10,7 +10,7 @@ from trueup.schema import RunRecord, Step
 
 
 class Totals(NamedTuple):
-    """Token counts are of steps that stand; `all_processed_tokens` also counts steps done again later."""
+    """Token counts are of steps that stand; `all_processed_tokens` also counts those that do not."""
 
     useful_tokens: int
     supervised_tokens: int
@@ -19,7 +19,7 @@ class Totals(NamedTuple):
     attention_sum_sq: int
     all_processed_tokens: int
     training_s: float  # step, data wait and communication, of every step done
-    lost_s: float  # seconds of steps that were done again later
+    lost_s: float  # seconds of steps that do not stand
 
     @property
     def padding_share(self) -> float | None:
@@ -30,10 +30,12 @@ class Totals(NamedTuple):
 
 
 def split_repeated(steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
-    """(steps that stand, steps done again later). After a crash the last execution of a step counts."""
+    """(steps that stand, steps that do not). After a crash the last execution of a step counts; a step whose
+    update was left out taught nothing."""
     last = {step.step: index for index, step in enumerate(steps)}
-    stand = [step for index, step in enumerate(steps) if last[step.step] == index]
-    lost = [step for index, step in enumerate(steps) if last[step.step] != index]
+    stands = [last[step.step] == index and not step.skipped for index, step in enumerate(steps)]
+    stand = [step for step, it_stands in zip(steps, stands, strict=True) if it_stands]
+    lost = [step for step, it_stands in zip(steps, stands, strict=True) if not it_stands]
     return stand, lost
 
 

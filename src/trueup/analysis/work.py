@@ -88,7 +88,7 @@ def of_step_times(steps: Sequence[Step], steady: Mapping[str, Any]) -> Found:
     found: Found = {
         "steps_count": figure("steps_count", len(stand), "measured", "counted", n=len(steps)),
         "skipped_steps_count": figure(
-            "skipped_steps_count", sum(step.skipped for step in stand), "measured", "counted", n=len(stand)
+            "skipped_steps_count", sum(step.skipped for step in steps), "measured", "counted", n=len(steps)
         ),
         "steady_steps_count": figure(
             "steady_steps_count", len(steps_inside(stand, steady)), "measured", str(steady["method"])
@@ -97,7 +97,7 @@ def of_step_times(steps: Sequence[Step], steady: Mapping[str, Any]) -> Found:
             "lost_work_s",
             fsum(step.step_s for step in lost),
             "measured",
-            "steps that were done again",
+            "steps that were done again, or left out",
             n=len(lost),
         ),
         "time_to_steady_s": _time_to_steady(stand, steady),

@@ -27,7 +27,7 @@ LINE_LABELS = {
     "evaluation": "evaluation",
     "checkpoint": "checkpoint",
     "pause": "pause",
-    "lost_work": "lost work (steps done again)",
+    "lost_work": "lost work (steps done again, left out)",
     "down_time": "down time",
     "record": "record",
     "other": "other",
