@@ -119,6 +119,16 @@ def test_heartbeat_moves_the_files_time(tmp_path: Path) -> None:
     folder.close()
 
 
+def test_a_line_of_a_killed_run_that_lacks_its_newline_stays(tmp_path: Path) -> None:
+    """Readers take it for whole: it must not be gone when the run goes on."""
+    path = tmp_path / "segments.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"b": 2}')
+    file = line_file.LineFile(path)
+    file.append(b'{"c": 3}\n')
+    file.close()
+    assert path.read_bytes() == b'{"a": 1}\n{"b": 2}\n{"c": 3}\n'
+
+
 def test_a_half_line_of_a_killed_run_is_cut_off(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "r1")
     folder.step(step(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -11,7 +12,8 @@ CHUNK_BYTES = 1 << 16
 
 
 class LineFile:
-    """Appends lines. What a failed or killed write left behind is cut off before the next one.
+    """Appends lines of JSON. What a failed or killed write left behind is cut off before the next one; a line
+    that lacks its newline alone gets it: whoever read the file in between has taken it for whole.
 
     Methods raise OSError; after one, the same lines may be given again. One writer at a time.
     """
@@ -53,6 +55,9 @@ class LineFile:
             try:
                 size = os.fstat(fd).st_size
                 self._good_bytes = end_of_last_line(fd, size)
+                if _is_whole(os.pread(fd, size - self._good_bytes, self._good_bytes)):
+                    size += os.write(fd, b"\n")
+                    self._good_bytes = size
                 self._torn = self._good_bytes < size  # a killed writer's half line
             except BaseException:
                 os.close(fd)
@@ -65,6 +70,14 @@ class LineFile:
     def _cut(self, fd: int) -> None:
         os.ftruncate(fd, self._good_bytes)
         self._torn = False
+
+
+def _is_whole(line: bytes) -> bool:
+    """Whether it is a JSON object to its end."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def end_of_last_line(fd: int, size: int) -> int:
