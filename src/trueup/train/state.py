@@ -69,9 +69,10 @@ def take(session: Session) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str
 
 def put_back(session: Session, tensors: Tensors, found: Mapping[str, Any]) -> None:
     """The session as it was when `take` gave these. InputError, with nothing changed, where names or shapes
-    are not this model's."""
+    are not this model's, or the number of processes is another."""
     from trueup.model.load import put_weights
 
+    _require_same_ranks(session.world, tensors[RANDOM])
     put_weights(session.model, tensors[WEIGHTS])
     parameters = dict(session.model.trainable)
     session.optimizer.zero_grad(set_to_none=True)
@@ -115,16 +116,19 @@ def _of_all(world: World, own: torch.Tensor) -> list[torch.Tensor]:
     return found
 
 
+def _require_same_ranks(world: World, tensors: Mapping[str, torch.Tensor]) -> None:
+    ranks = sum(name.startswith("rank") for name in tensors)
+    if ranks != world.size:
+        raise InputError(
+            f"the checkpoint is of {ranks} processes, this run has {world.size}; resume with as many"
+        )
+
+
 def _restore_random(session: Session, tensors: Mapping[str, torch.Tensor], found: Mapping[str, Any]) -> None:
     import numpy as np
     import torch
 
-    state = tensors.get(f"rank{session.world.rank}")
-    if state is None:
-        ranks = len(tensors) - 1
-        raise InputError(
-            f"the checkpoint is of {ranks} processes, this run has {session.world.size}; resume with as many"
-        )
+    state = tensors[f"rank{session.world.rank}"]
     host, device = (int(size) for size in tensors["sizes"])
     torch.set_rng_state(state[:host].clone())
     generator = device_generator(session.device)
