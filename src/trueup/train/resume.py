@@ -50,7 +50,11 @@ def changes(then: Mapping[str, Any], now: Recipe) -> dict[str, tuple[Any, Any]]:
 
 
 def require_unchanged(manifest: CheckpointManifest, recipe: Recipe, allowed: Collection[str]) -> list[str]:
-    """What has changed and is allowed, in words. InputError for what has changed and is not."""
+    """What has changed and is allowed, in words. InputError for what has changed and is not, and for a key
+    that no recipe has."""
+    known = dict(_leaves(manifest.origin.recipe)) | dict(_leaves(recipe.model_dump(mode="json")))
+    if wrong := [name for name in allowed if not any(_within(key, [name]) for key in known)]:
+        raise InputError(f"--allow-change {wrong[0]}: a recipe has no such key")
     found = changes(manifest.origin.recipe, recipe)
     refused = {key: values for key, values in found.items() if not _within(key, allowed)}
     if refused:
