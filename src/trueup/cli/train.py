@@ -59,16 +59,16 @@ def train(
         raise InputError("--allow-change is for --resume")
     loaded = load_recipe(recipe, overrides)
     home = find_home().for_writing()
+    try:
+        found = None if resume is None else find_checkpoint(resume, loaded, home, allow_change)
+    except NothingToResumeError as nothing:
+        found = None
+        if nothing.finished is not None:
+            say(f"run {nothing.finished} of this recipe has finished; to train anew leave out --resume")
+            _show(nothing.finished, as_json)
+            return
+        say("there is no run of this recipe to go on with: a new one is started")
     with stdout_reserved():
-        try:
-            found = None if resume is None else find_checkpoint(resume, loaded, home, allow_change)
-        except NothingToResumeError as nothing:
-            found = None
-            if nothing.finished is not None:
-                say(f"run {nothing.finished} of this recipe has finished; to train anew leave out --resume")
-                _show(nothing.finished, as_json)
-                return
-            say("there is no run of this recipe to go on with: a new one is started")
         outcome, leads, whole = _run(
             loaded, home, name, found, trust_cache=trust_cache, strict_shapes=strict_shapes
         )
