@@ -23,8 +23,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repeat import DEMO, HOME, ratio_interval
+from repeat import ratio_interval
 from step_parts import flop, waterfall
+from warmed import warmed_session
 
 if TYPE_CHECKING:
     from trueup.data import TokenCounts
@@ -34,7 +35,6 @@ TARGET = 1.10
 AIM = 0.75  # of the ceiling
 DENSE_SHAPE = (4, 128)
 UNTIMED = 2  # steps of either before the first block
-SETTINGS = ("train.stop.usd=null", "evaluate.every=null", "evaluate.max_tokens=1", "platform.device=cpu")
 
 Turn = tuple[list["TokenCounts"], float]  # counts of each step, and the seconds of all
 
@@ -43,7 +43,7 @@ def main() -> None:
     asked = _arguments()
     with tempfile.TemporaryDirectory(prefix="trueup-bench-") as compiled:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled
-        session = _open(asked.set)
+        session = warmed_session(asked.set)
         own, dense = _own_steps(session), _dense_steps(session)
         for take in (own, dense):
             _block(take, UNTIMED)
@@ -98,33 +98,6 @@ def _tell(document: dict[str, Any]) -> None:
 
 
 # --- the two kinds of step, each with the counts of what it worked on ---------------------------------------
-
-
-def _open(settings: list[str]) -> Session:
-    """A session as a run has it after its warm-up, in this process."""
-    from trueup.recipe import load_recipe
-    from trueup.telemetry import MemorySink, Timeline, process_origin
-    from trueup.train.interruption import Interruption
-    from trueup.train.session import Places, find_device, open_session
-    from trueup.train.warm_up import warmed_up
-
-    recipe = load_recipe(str(DEMO), [*SETTINGS, *settings]).recipe
-    world, device = find_device(recipe)
-    session = open_session(
-        recipe,
-        world=world,
-        device=device,
-        timeline=Timeline(MemorySink(), process_origin()[0]),
-        price=None,
-        places=Places(HOME, HOME / "data", HOME / "run"),
-        say=print,
-        interruption=Interruption(),
-    )
-    if session.plan.compile != "none":
-        from torch._inductor import config
-
-        config.cpp.enable_kernel_profile = True  # compiled kernels tell the profiler their names
-    return warmed_up(session, print)
 
 
 def _own_steps(session: Session) -> Iterator[TokenCounts]:
