@@ -1,7 +1,7 @@
 """Timeline of spans, sampler, compile log, environment, and the run folder they are written to."""
 
 from .compile_log import Compile, CompileLog
-from .environment import collect
+from .environment import collect, identity
 from .memory_sink import MemorySink
 from .origin import process_origin
 from .run_folder import RunFolder
@@ -20,5 +20,6 @@ __all__ = [
     "TeeSink",
     "Timeline",
     "collect",
+    "identity",
     "process_origin",
 ]

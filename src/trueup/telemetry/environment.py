@@ -50,8 +50,7 @@ def collect(device: Device, *, metadata: bool) -> dict[str, Any]:
     `metadata` asks the cloud's metadata service, for 2 s at most.
     """
     return {
-        "host": _host(),
-        "process": _process(),
+        **identity(),
         "versions": _versions(),
         "commit": commit_of(Path(trueup.__file__).resolve()),
         "device": device.describe(),
@@ -60,6 +59,12 @@ def collect(device: Device, *, metadata: bool) -> dict[str, Any]:
         "load": _load(),
         "instance": instance(metadata=metadata),
     }
+
+
+def identity() -> dict[str, Any]:
+    """The sections by which it can be told whether the process still lives: host and process. Takes no
+    time."""
+    return {"host": _host(), "process": _process()}
 
 
 def _host() -> dict[str, Any]:

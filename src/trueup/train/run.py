@@ -26,7 +26,7 @@ from trueup.schema import (
     SpanName,
 )
 from trueup.schema.protocols import Sink
-from trueup.telemetry import MemorySink, Sampler, TeeSink, Timeline, collect, process_origin
+from trueup.telemetry import MemorySink, Sampler, TeeSink, Timeline, collect, identity, process_origin
 
 from .compile_cache import compile_cache
 from .compiling import undo_compile
@@ -146,7 +146,7 @@ def _first_header(
         recipe=loaded.recipe.model_dump(mode="json"),
         recipe_digest=loaded.digest,
         recipe_sources=loaded.sources,
-        environment={"world": {"size": world.size}},
+        environment={**identity(), "world": {"size": world.size}},
         price=price,
         started_at=started_at,
     )
