@@ -50,6 +50,11 @@ class CheckpointWriter:
         self._thread = threading.Thread(target=self._save, args=(snapshot,), name="checkpoint", daemon=True)
         self._thread.start()
 
+    def upload(self, folder: Path) -> None:
+        """Upload a checkpoint that an earlier process wrote, and may have been killed before it was away."""
+        if self._uploads is not None:
+            self._uploads.offer(folder)
+
     @property
     def in_flight(self) -> bool:
         """Whether a save is being written."""

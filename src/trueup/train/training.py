@@ -97,6 +97,8 @@ def _go_on(loop: Loop, resume: Resume) -> None:
         restore(session, resume.folder, resume.manifest, loop.tally)
         loop.recovery.restore(resume.manifest.state["recovery"])
         loop.saves.found(loop.tally)
+        if loop.saves.writer is not None:
+            loop.saves.writer.upload(resume.folder)
     last = max((step.step for step in resume.record.steps), default=resume.step)
     again = f"; steps {resume.step + 1} to {last} are done again" if last > resume.step else ""
     session.timeline.event(
