@@ -9,6 +9,9 @@ raise_in: the number of a step that is not done: an exception comes in its place
 interrupt_after: the number of a step after which SIGTERM has come; interrupt_in_evaluation: the same, in the
     middle of the evaluation after it.
 not_finite: numbers of steps whose loss is no number.
+interrupt_in_load: SIGTERM comes while the model is loaded.
+hostname: what this machine calls itself.
+ranks_saved: the number of processes that the checkpoint is said to be of.
 command_after: {step, argv}: a program that is run after a step, waited for.
 """
 
@@ -61,6 +64,7 @@ def arm(asked: dict[str, Any]) -> Callable[[], None]:
     if asked.get("kill") or asked.get("count"):
         _count_calls(counted)
     _disturb_steps(asked)
+    _disturb_the_start(asked)
 
     def end() -> None:
         if "count" in asked:
@@ -105,15 +109,18 @@ def _count_calls(counted: Counted) -> None:
         handle = _open(path, os.O_WRONLY | os.O_TRUNC)
         _write(handle, raw[: len(raw) // 2])
 
-    def half_uploaded(self: Any, source: str, target: str, **named: Any) -> None:
-        Path(target).parent.mkdir(parents=True, exist_ok=True)
-        raw = Path(source).read_bytes()
-        handle = _open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    def half_uploaded(self: Any, local: Path, path: str) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        raw = Path(local).read_bytes()
+        handle = _open(new_beside(Path(path)), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         _write(handle, raw[: len(raw) // 2])
 
     import safetensors.torch
     from fsspec.implementations.local import LocalFileSystem
     from sqlalchemy.engine.default import DefaultDialect
+
+    from trueup.checkpoint.remote_files import RemoteFiles
+    from trueup.files.whole import new_beside
 
     save_file, plain_open = safetensors.torch.save_file, builtins.open
     safetensors.torch.save_file = around("save_file", save_file, half_saved)
@@ -124,8 +131,8 @@ def _count_calls(counted: Counted) -> None:
     for name in ("unlink", "remove", "rmdir"):
         setattr(os, name, around("unlink", getattr(os, name)))
     DefaultDialect.do_commit = around("commit", DefaultDialect.do_commit)  # type: ignore[method-assign]
-    for name in ("put_file", "rm_file"):
-        setattr(LocalFileSystem, name, around("upload", getattr(LocalFileSystem, name), half_uploaded))
+    RemoteFiles._put_once = around("upload", RemoteFiles._put_once, half_uploaded)  # type: ignore[method-assign]
+    LocalFileSystem.rm_file = around("upload", LocalFileSystem.rm_file)
 
     def opened(file: Any, mode: str = "r", *arguments: Any, **named: Any) -> Any:
         if mode.startswith("r") and "+" not in mode:
@@ -183,3 +190,27 @@ def _disturb_steps(asked: dict[str, Any]) -> None:
     Recovery.step = step  # type: ignore[method-assign]
     loop._record, loop._look = recorded, looked
     stepper.micro_batch_loss = evaluation.micro_batch_loss = loss
+
+
+def _disturb_the_start(asked: dict[str, Any]) -> None:
+    import socket
+
+    import trueup.model.load
+    import trueup.train.resume
+
+    load_model, load_tensors = trueup.model.load.load_model, trueup.train.resume.load_tensors
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return load_model(*arguments, **named)
+
+    def of_many(folder: Path, stem: str) -> Any:
+        found = load_tensors(folder, stem)
+        return {**found, "rank1": found["rank0"]} if stem == "random" else found
+
+    if "hostname" in asked:
+        socket.gethostname = lambda: str(asked["hostname"])
+    if asked.get("interrupt_in_load"):
+        trueup.model.load.load_model = interrupted
+    if asked.get("ranks_saved") == 2:
+        trueup.train.resume.load_tensors = of_many
