@@ -79,7 +79,7 @@ def _put_beside_checkpoints(session: Session, home: Path, key: str, note: Callab
     """Each checkpoint carries it from there: a run that goes on elsewhere compiles nothing anew."""
     folder = checkpoints_of(session.run_folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)  # a run folder that somebody removed is not made again
         export_cache(home, key, folder / COMPILE_CACHE)
     except (OSError, TrueupError) as error:
         note(f"checkpoints carry no compiled code: {error}")
