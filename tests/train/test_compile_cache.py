@@ -20,7 +20,8 @@ VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 @pytest.fixture
-def session(open_tiny: Any) -> Session:
+def session(open_tiny: Any, home: Path) -> Session:
+    (home / "run").mkdir()
     return open_tiny("compile.mode=layer")
 
 
