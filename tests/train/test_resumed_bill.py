@@ -47,7 +47,7 @@ def test_the_states_it_goes_through(runs: Runs, tmp_path: Path) -> None:
         "--resume",
         "auto",
         trouble={
-            "command_after": {"step": 7, "argv": listing},
+            "commands_after": {"7": listing},
             "kill": {"point": "save_file", "at": 6, "when": "before"},
         },
     )

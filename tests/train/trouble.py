@@ -12,12 +12,16 @@ not_finite: numbers of steps whose loss is no number.
 interrupt_in_load: SIGTERM comes while the model is loaded.
 hostname: what this machine calls itself.
 ranks_saved: the number of processes that the checkpoint is said to be of.
-command_after: {step, argv}: a program that is run after a step, waited for.
+commands_after: {step: argv}: programs that are run after steps, when what was being saved is saved.
+unwritable: [first, after]: from this step until that one, files that are open already refuse what is
+    written too, as they do when a disk turns read-only under a program; a mount alone does not do that.
+lock_timeout_s: how long the store waits for the database.
 """
 
 from __future__ import annotations
 
 import builtins
+import errno
 import functools
 import io
 import json
@@ -60,7 +64,7 @@ def die() -> None:
 def arm(asked: dict[str, Any]) -> Callable[[], None]:
     """Returns what is to be called in the end."""
     counted = Counted(asked.get("kill"))
-    _make_cheap()
+    _make_cheap(asked.get("lock_timeout_s", 10.0))
     if asked.get("kill") or asked.get("count"):
         _count_calls(counted)
     _disturb_steps(asked)
@@ -73,13 +77,15 @@ def arm(asked: dict[str, Any]) -> Callable[[], None]:
     return end
 
 
-def _make_cheap() -> None:
+def _make_cheap(lock_timeout_s: float) -> None:
     """Measurements that no test here looks at."""
     import trueup.telemetry.environment
     import trueup.train.session
+    from trueup.store import Store
 
     trueup.train.session.CEILING_BUDGET_S = 0.001
     trueup.telemetry.environment.LOOK_S = 0.02
+    Store.open.__func__.__kwdefaults__["lock_timeout_s"] = lock_timeout_s  # type: ignore[attr-defined]
 
 
 def _count_calls(counted: Counted) -> None:
@@ -93,10 +99,11 @@ def _count_calls(counted: Counted) -> None:
                 if half is not None:
                     half(*arguments, **named)
                 die()
-            result = call(*arguments, **named)
-            if when == "after":
-                die()
-            return result
+            try:
+                return call(*arguments, **named)
+            finally:
+                if when == "after":
+                    die()
 
         return disturbed
 
@@ -150,7 +157,13 @@ def _disturb_steps(asked: dict[str, Any]) -> None:
     from trueup.train.recovery import Recovery
 
     do_step, record, look = Recovery.step, loop._record, loop._look
-    now = 0
+    now, unwritable = 0, False
+    write_now = os.write
+
+    def write(handle: int, data: Any) -> int:
+        if unwritable and handle > 2:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return write_now(handle, data)
 
     def step(self: Any, session: Any, planned: Any, batch: Any, lr: float, *, step: int) -> Any:
         nonlocal now
@@ -172,10 +185,12 @@ def _disturb_steps(asked: dict[str, Any]) -> None:
         return found
 
     def looked(running: Any) -> Any:
-        after = asked.get("command_after")
-        if after and after["step"] == running.tally.step:
+        nonlocal unwritable
+        first, after = asked.get("unwritable", (0, 0))
+        unwritable = first <= running.tally.step < after
+        if command := asked.get("commands_after", {}).get(str(running.tally.step)):
             running.saves.wait()
-            subprocess.run(after["argv"], check=True)
+            subprocess.run(command, check=True)
         return look(running)
 
     def loss(session: Any, micro_batch: Any, phase: str) -> Any:
@@ -187,6 +202,8 @@ def _disturb_steps(asked: dict[str, Any]) -> None:
         return found * math.nan if now in asked.get("not_finite", ()) else found
 
     loss_of = stepper.micro_batch_loss
+    if "unwritable" in asked:
+        os.write = write
     Recovery.step = step  # type: ignore[method-assign]
     loop._record, loop._look = recorded, looked
     stepper.micro_batch_loss = evaluation.micro_batch_loss = loss
