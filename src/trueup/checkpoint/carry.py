@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
 from trueup.files.whole import put_in_place
 from trueup.schema import StorageError
 
-from .folder import INCOMPLETE, folder_name, read_manifest, steps, verified
+from .folder import INCOMPLETE, clean_up, folder_name, read_manifest, steps, verified
 
 LEFT = ".left"
 
@@ -37,7 +38,9 @@ def copy_checkpoint(source: Path, root: Path) -> Path:
 def leave_later(root: Path, step: int) -> list[int]:
     """Take the checkpoints after `step` out of the way: the run goes on from there, and nobody must resume
     from what it left. They stay beside as STEP.left until the next time. Returns their steps. Raises
-    StorageError."""
+    StorageError. What killed writers left goes too: there may be no next save."""
+    with contextlib.suppress(OSError):  # rubbish is no reason not to go on
+        clean_up(root)
     later = [one for one in steps(root) if one > step]
     for aside in root.glob(f"*{LEFT}") if later else ():
         shutil.rmtree(aside, ignore_errors=True)

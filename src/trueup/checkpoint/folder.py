@@ -26,6 +26,7 @@ from .snapshot import Snapshot
 __all__ = [
     "DamagedCheckpointError",
     "best_of",
+    "clean_up",
     "folder_name",
     "load_tensors",
     "newest_whole",
@@ -167,7 +168,7 @@ def write_checkpoint(root: Path, snapshot: Snapshot) -> Path:
     try:
         with _explained(root, snapshot.step):
             made_root = _make(root)
-            _clean_up(root)
+            clean_up(root)
             if part.exists():
                 shutil.rmtree(part)  # could not be cleaned up: say why
             part.mkdir()
@@ -231,9 +232,9 @@ def _put(part: Path, target: Path) -> None:
     _flush_names(target.parent)
 
 
-def _clean_up(root: Path) -> None:
+def clean_up(root: Path) -> None:
     """After writers that were killed: put an older folder back whose newer one never got its name, and remove
-    what is not whole."""
+    what is not whole. Raises OSError."""
     for name in os.listdir(root):
         _put_back(root, name)
         if _step_of(name) is not None and name.endswith((REPLACED, INCOMPLETE)):
