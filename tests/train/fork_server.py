@@ -1,8 +1,9 @@
 """Runs `trueup` in forks of one process that has imported everything: a run takes a second, not ten.
 
 One JSON request a line on standard input: `argv`, `env`, `out` and `err` (files), `trouble` (see
-`trouble.arm`), `kill_after_s`. One JSON answer a line: the exit code, negative for a signal. The first run is
-whoever asks for the modules to import: `modules` names a file where a child leaves the names of its own.
+`trouble.arm`), `kill_after_s`; with `background` the answer is the process's number and comes at once, and
+{"kill": NUMBER} ends it. Else one JSON answer a line: the exit code, negative for a signal. The first run
+tells which modules to import: `modules` names a file where a child leaves the names of its own.
 
 No torch operation is done here, only imports, so there are no threads when it forks.
 """
@@ -84,6 +85,9 @@ def main() -> None:
     imported(IMPORTED)
     for line in sys.stdin:
         request = json.loads(line)
+        if "kill" in request:
+            answers.write(json.dumps(wait(request["kill"], 0.0)) + "\n")
+            continue
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -91,6 +95,9 @@ def main() -> None:
                 code = child(request)
             finally:
                 os._exit(code)
+        if request.get("background"):
+            answers.write(json.dumps(pid) + "\n")
+            continue
         code = wait(pid, request.get("kill_after_s"))
         if "modules" in request:
             imported(json.loads(Path(request["modules"]).read_text()))

@@ -9,9 +9,12 @@ import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,12 +83,29 @@ class ForkServer:
     def run(self, *arguments: str | Path, home: Path, **request: Any) -> Done:
         out, err = self.folder / "out", self.folder / "err"
         environment = {"TRUEUP_HOME": str(home), "HF_HUB_OFFLINE": "1", **request.pop("env", {})}
-        asked = {"argv": [str(one) for one in arguments], "env": environment, **request}
+        argv = [str(one) for one in arguments]
+        asked = {"argv": argv, "env": environment, "out": str(out), "err": str(err), **request}
+        code = self._ask(asked)
+        return Done(code, out.read_text(), err.read_text())
+
+    @contextmanager
+    def running(self, *arguments: str | Path, home: Path) -> Iterator[None]:
+        """A command beside others, killed in the end."""
+        argv = [str(one) for one in arguments]
+        environment = {"TRUEUP_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+        asked = {"argv": argv, "env": environment, "out": os.devnull, "err": os.devnull}
+        pid = self._ask({**asked, "background": True})
+        try:
+            yield
+        finally:
+            assert self._ask({"kill": pid}) == -signal.SIGKILL
+
+    def _ask(self, request: dict[str, Any]) -> int:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({**asked, "out": str(out), "err": str(err)}) + "\n")
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        return Done(json.loads(self._process.stdout.readline()), out.read_text(), err.read_text())
+        return int(json.loads(self._process.stdout.readline()))
 
     def _close(self) -> None:
         assert self._process.stdin is not None

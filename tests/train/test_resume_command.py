@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from survivors import Done, Runs, assert_whole, server, undisturbed
@@ -19,13 +15,21 @@ SHORT = "train.max_steps=6"
 PATIENCE_S = 120
 
 
-@pytest.fixture
-def ended(tmp_path: Path) -> Runs:
-    """A run that ended in its sixth step, saved at the second and fourth."""
-    runs = Runs(tmp_path, SHORT)
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that ended in its sixth step, saved at the third and fourth."""
+    folder = tmp_path_factory.mktemp("ended")
+    runs = Runs(folder, SHORT)
     assert runs.train(trouble={"raise_in": 6}).code == 1
     assert steps(runs.checkpoints()) == [3, 4]
-    return runs
+    return folder
+
+
+@pytest.fixture
+def ended(once: Path, tmp_path: Path) -> Runs:
+    """That run, in a home of this test's own."""
+    shutil.copytree(once, tmp_path, dirs_exist_ok=True)
+    return Runs(tmp_path, SHORT, home=tmp_path / "home")
 
 
 def refused(done: Done, *parts: str, code: int = 2) -> None:
@@ -72,24 +76,14 @@ def test_auto_takes_runs_of_this_recipe_alone(ended: Runs) -> None:
 
 def test_a_run_that_still_runs(tmp_path: Path) -> None:
     runs = Runs(tmp_path, "train.max_steps=100000", "train.epochs=100000", "evaluate.every=null")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trueup", "train", str(server().recipe), *runs.overrides],
-        env={**os.environ, "TRUEUP_HOME": str(runs.home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
+    with server().running("train", server().recipe, *runs.overrides, home=runs.home):
         deadline = time.monotonic() + PATIENCE_S
         while not list(runs.home.glob("runs/*/checkpoints/*/manifest.json")):
-            assert process.poll() is None
             assert time.monotonic() < deadline
-            time.sleep(0.05)
+            time.sleep(0.02)
         name = runs.only.name
         refused(runs.train("--resume", "auto"), f"run {name} of this recipe is still running", "trueup ctl")
         refused(runs.train("--resume", name), f"run {name} is still running", f"trueup ctl {name} stop")
-    finally:
-        process.kill()
-        process.wait()
     assert [run["state"] for run in runs.document("runs", "list")] == ["interrupted"]
     done = runs.train("--resume", name, "--set", "train.max_steps=1", "--allow-change", "train.max_steps")
     assert done.code == 0, done.err
@@ -98,17 +92,12 @@ def test_a_run_that_still_runs(tmp_path: Path) -> None:
 # --- a run --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["name", "prefix", "last", "id", "folder"])
-def test_a_run_by(ended: Runs, how: str) -> None:
-    run = ended.only
-    ways: dict[str, Any] = {
-        "name": "tiny",
-        "prefix": run.name[:5],
-        "last": "last",
-        "id": run.name,
-        "folder": run,
-    }
-    goes_on(ended.train("--resume", ways[how]), ended, 4)
+def test_a_run_by_name_prefix_last_and_folder(ended: Runs) -> None:
+    """Which is meant is told by the refusal of another recipe, which comes before anything is done."""
+    run, changed = ended.only, ["--set", "optimizer.lr=0.5"]
+    for way in ("tiny", run.name[:5], "last", run.name, run, ended.checkpoints() / "00000003"):
+        refused(ended.train("--resume", way, *changed), f"run {run.name} was trained by another recipe")
+    goes_on(ended.train("--resume", "tiny"), ended, 4)
     assert ended.told() == undisturbed(SHORT)
 
 
@@ -176,19 +165,21 @@ def test_an_older_checkpoint_leaves_the_newer_aside(ended: Runs) -> None:
     assert_whole(ended)
 
 
-@pytest.mark.parametrize(
-    "file", ["weights.safetensors", "random.safetensors", "manifest.json", "record/steps.jsonl.gz"]
-)
-def test_a_damaged_newest_checkpoint(ended: Runs, file: str) -> None:
+def test_a_damaged_newest_checkpoint(ended: Runs) -> None:
+    """Said with the file's name, and passed over, whichever file it is."""
     root = ended.checkpoints()
-    damaged = root / "00000004" / file
-    raw = bytearray(damaged.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    damaged.write_bytes(raw)
-    refused(ended.train("--resume", root / "00000004"), f"{damaged} is damaged", code=1)
+    for file in ("manifest.json", "random.safetensors", "record/steps.jsonl.gz", "weights.safetensors"):
+        damaged = root / "00000004" / file
+        raw = damaged.read_bytes()
+        damaged.write_bytes(raw[: len(raw) // 2] + bytes([raw[len(raw) // 2] ^ 1]) + raw[len(raw) // 2 + 1 :])
+        refused(ended.train("--resume", root / "00000004"), f"{damaged} is damaged", code=1)
+        done = ended.train("--resume", "last", "--set", "optimizer.lr=0.5")
+        assert f"checkpoint 00000004: its file {file} is damaged" in done.err
+        assert "going back to the one before it, of step 3" in done.err
+        if file != "weights.safetensors":
+            damaged.write_bytes(raw)
     done = ended.train("--resume", "auto")
-    assert f"checkpoint 00000004: its file {file} is damaged" in done.err
-    assert "going back to the one before it, of step 3" in done.err
+    assert "note: the checkpoint of step 4 is left aside" in done.err
     goes_on(done, ended, 3)
     assert ended.told() == undisturbed(SHORT)
     assert_whole(ended)
