@@ -11,6 +11,7 @@ No torch operation is done here, only imports, so there are no threads when it f
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -77,6 +78,7 @@ def imported(names: Sequence[str]) -> None:
     for name in names:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+    gc.freeze()  # a child that looks through all that is imported copies it, page by page
 
 
 def main() -> None:

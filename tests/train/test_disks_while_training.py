@@ -63,7 +63,7 @@ def saves_of(runs: Runs) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("method", ["lora", "full"])
+@pytest.mark.parametrize("method", ["lora", pytest.param("full", marks=pytest.mark.slow)])
 def test_a_disk_that_is_full_at_one_point_of_a_save_after_another(
     disk: Disk, tmp_path: Path, method: str
 ) -> None:
@@ -132,6 +132,7 @@ def test_a_disk_that_is_read_only_for_a_while(disk: Disk, tmp_path: Path) -> Non
     assert_whole(runs)
 
 
+@pytest.mark.slow
 def test_a_disk_that_stays_read_only(disk: Disk, tmp_path: Path) -> None:
     """Resuming on it is refused before anything is touched; made writable, it goes on to the same end."""
     place = disk("size=64m")
@@ -189,6 +190,7 @@ def test_a_locked_database(tmp_path: Path) -> None:
     assert_whole(runs)
 
 
+@pytest.mark.slow
 def test_a_missing_database(tmp_path: Path) -> None:
     """Taken away before, and in the middle of, a resumed run: it is built again from the folders."""
     runs = Runs(tmp_path)

@@ -100,7 +100,7 @@ def any_kill(draw: random.Random, calls: dict[str, int]) -> dict[str, Any]:
             ],
         ),
         (
-            "full-bucket",
+            "full-pack",
             [
                 {"after_s": 0.3},
                 {"point": "unlink", "at": 14, "when": "after"},

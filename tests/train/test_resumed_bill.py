@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,22 @@ from trueup.analysis.bill import make_bill
 from trueup.analysis.totals import split_repeated
 from trueup.store import Store
 
+HZ = "telemetry.hz=10"
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that ended by an error in its sixth step."""
+    folder = tmp_path_factory.mktemp("ended")
+    assert Runs(folder, HZ).train(trouble={"raise_in": 6}).code == 1
+    return folder
+
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Runs:
-    """Ended by an error in step 6, and gone on to the end."""
-    runs = Runs(tmp_path, "telemetry.hz=10")
-    assert runs.train(trouble={"raise_in": 6}).code == 1
-    return runs
+def runs(once: Path, tmp_path: Path) -> Runs:
+    """That run, in a home of this test's own."""
+    shutil.copytree(once, tmp_path, dirs_exist_ok=True)
+    return Runs(tmp_path, HZ, home=tmp_path / "home")
 
 
 def read_json(file: Path) -> Any:
