@@ -68,7 +68,7 @@ def make(root: Path, told: Told) -> Iterator[MakeWriter]:
 
     yield writer
     for one in made:
-        one.close()
+        one.wait()
 
 
 class Gate:
@@ -90,7 +90,7 @@ class Gate:
 def test_a_save_is_told_with_what_it_cost(root: Path, make: MakeWriter, told: Told) -> None:
     writer = make()
     writer.save(snapshot(20, why=("every", "best")))
-    writer.close()
+    writer.wait()
     ((kind, message, data),) = told.events
     assert kind == "checkpoint"
     assert message.startswith("saved step 20: ")
@@ -143,7 +143,7 @@ def test_old_ones_go_once_the_new_one_is_whole(root: Path, make: MakeWriter, tol
     writer = make(keep=2)
     for step in (20, 40, 60, 80):
         writer.save(snapshot(step, best_step=20))
-    writer.close()
+    writer.wait()
     assert steps(root) == [20, 60, 80]
     assert told.steps("checkpoint_removed") == [40]
     assert told.kinds.index("checkpoint_removed") > told.kinds.index("checkpoint", 3)
@@ -155,7 +155,7 @@ def test_a_damaged_manifest_does_not_end_retention(root: Path, make: MakeWriter,
     (root / "00000020/manifest.json").write_text("torn")
     writer = make(keep=1)
     writer.save(snapshot(60))
-    writer.close()
+    writer.wait()
     assert steps(root) == [60]
     assert told.steps("checkpoint_removed") == [20, 40]
 
@@ -165,7 +165,7 @@ def test_later_steps_of_a_course_that_was_left_go(root: Path, make: MakeWriter, 
     write(root, 20, 60, 80)
     writer = make(keep=2)
     writer.save(snapshot(40))
-    writer.close()
+    writer.wait()
     assert steps(root) == [20, 40]
     assert told.steps("checkpoint_removed") == [60, 80]
 
@@ -173,7 +173,7 @@ def test_later_steps_of_a_course_that_was_left_go(root: Path, make: MakeWriter, 
 def test_an_attached_file_that_is_gone_is_left_out_and_told(root: Path, make: MakeWriter, told: Told) -> None:
     writer = make()
     writer.save(snapshot(20, attached={"compile-cache.zip": root / "none"}))
-    writer.close()
+    writer.wait()
     assert told.of("checkpoint")[0]["left_out"] == ["compile-cache.zip"]
     assert "without compile-cache.zip" in told.events[0][1]
     verified(root / "00000020")
@@ -201,7 +201,7 @@ def test_a_full_disk_ends_nothing_and_saves_go_on_when_there_is_room(
     subprocess.run(["mount", "-o", "remount,size=2m", str(place)], check=True)
     writer.save(snapshot(100, tensors=large))
     writer.save(snapshot(120, tensors=large))
-    writer.close()
+    writer.wait()
     assert steps(root) == [120]
     messages = [message for kind, message, _ in told.events if kind == "checkpoint"]
     assert messages[0].endswith("the 2 saves before it had failed")
@@ -224,7 +224,7 @@ def test_a_read_only_disk_ends_nothing(disk: Callable[[str], Path], told: Told) 
     assert found[1].step == 20
     subprocess.run(["mount", "-o", "remount,rw", str(place)], check=True)
     writer.save(snapshot(60))
-    writer.close()
+    writer.wait()
     assert steps(root) == [60]
     assert told.events[2][1].endswith("the save before it had failed")
 
@@ -237,7 +237,7 @@ def test_a_run_folder_that_is_gone_is_told_and_not_made_again(
     writer.wait()
     shutil.rmtree(root.parent)
     writer.save(snapshot(40, record=(root.parent / "steps.jsonl",)))
-    writer.close()
+    writer.wait()
     assert not root.parent.exists()
     assert told.kinds == ["checkpoint", "checkpoint_failed"]
     assert "is gone; it is not made again" in told.of("checkpoint_failed")[0]["error"]
@@ -262,7 +262,7 @@ def test_one_that_cannot_be_removed_is_told_and_tried_again(
     monkeypatch.setattr(shutil, "rmtree", rmtree)
     assert steps(root) == [40]
     writer.save(snapshot(60))
-    writer.close()
+    writer.wait()
     assert [path.name for path in root.iterdir()] == ["00000060"]
 
 
@@ -272,7 +272,7 @@ def test_an_error_nobody_foresaw_is_told_and_the_next_save_works(
     writer = make()
     writer.save(snapshot(20, state={"bad": {1, 2}}))
     writer.save(snapshot(40))
-    writer.close()
+    writer.wait()
     assert told.kinds == ["checkpoint_failed", "checkpoint"]
     assert told.of("checkpoint_failed")[0]["error"]
     assert [path.name for path in root.iterdir()] == ["00000040"]
@@ -291,7 +291,7 @@ def test_a_thread_that_dies_hangs_nothing(
         writer.save(snapshot(20))
         writer.wait()
     writer.save(snapshot(40))
-    writer.close()
+    writer.wait()
     assert told.steps("checkpoint") == [40]
 
 
@@ -333,7 +333,7 @@ def test_each_whole_checkpoint_is_uploaded(root: Path, make: MakeWriter, told: T
     writer = make(lambda folder: seen.append((folder, verified(folder).step)))
     for step in (20, 40):
         writer.save(snapshot(step))
-    writer.close()
+    writer.wait()
     assert seen == [(root / "00000020", 20), (root / "00000040", 40)]
     assert told.steps("checkpoint_uploaded") == [20, 40]
 
@@ -352,7 +352,7 @@ def test_a_slow_upload_keeps_no_save_waiting(root: Path, make: MakeWriter, told:
     writer.wait()
     assert told.steps("checkpoint_uploaded") == [20, 60]
     writer.save(snapshot(80))
-    writer.close()
+    writer.wait()
     assert steps(root) == [80]
 
 
@@ -372,7 +372,7 @@ def test_a_failed_upload_is_told_and_offered_again(root: Path, make: MakeWriter,
     assert told.of("upload_failed") == [{"step": 20, "error": "ConnectionError: 503 Slow Down"}]
     down = False
     writer.save(snapshot(40))
-    writer.close()
+    writer.wait()
     assert tried == ["00000020", "00000020", "00000040"]
     assert told.steps("checkpoint_uploaded") == [20, 40]
     assert steps(root) == [20, 40]
@@ -389,7 +389,7 @@ def test_one_that_was_removed_is_not_offered_again(make: MakeWriter, told: Told)
     for step in (20, 40):
         writer.save(snapshot(step))
         writer.wait()
-    writer.close()
+    writer.wait()
     assert tried == ["00000020", "00000040"]
     assert told.steps("checkpoint_removed") == [20]
 
@@ -403,7 +403,7 @@ def test_a_step_done_again_waits_for_its_older_upload(root: Path, make: MakeWrit
     writer.save(snapshot(20, value=2.0))
     assert value_in(root / "00000020") == 1.0
     gate.open.set()
-    writer.close()
+    writer.wait()
     assert seen == [1.0, 2.0]
 
 
@@ -412,7 +412,7 @@ def test_a_failed_save_uploads_nothing(root: Path, make: MakeWriter, told: Told)
     writer = make(tried.append)
     shutil.rmtree(root.parent)
     writer.save(snapshot(20))
-    writer.close()
+    writer.wait()
     assert tried == []
     assert told.kinds == ["checkpoint_failed"]
 
@@ -429,13 +429,13 @@ def test_snapshots_are_let_go_before_the_upload(make: MakeWriter) -> None:
     gc.collect()
     assert not [thing for thing in gc.get_objects() if type(thing) is Snapshot]
     gate.open.set()
-    writer.close()
+    writer.wait()
 
 
 def test_nothing_is_done_where_nothing_was_saved(root: Path, make: MakeWriter, told: Told) -> None:
     writer = make()
     writer.wait()
-    writer.close()
-    writer.close()
+    writer.wait()
+    writer.wait()
     assert told.events == []
     assert not os.path.exists(root)

@@ -101,7 +101,7 @@ def test_a_run_beside_its_own_checkpoint_and_its_base(main: Main, finished: Path
     refused(main("parity", f"{run.name}@newest", "tiny"), 2, "best, last or the step")
     (finished / "elsewhere").mkdir()
     shutil.move(run / "checkpoints", finished / "elsewhere")
-    refused(main("parity", run.name, "tiny"), 2, "keeps no checkpoint here")
+    refused(main("parity", run.name, "tiny"), 2, "keeps no weights here")
 
 
 def test_the_batch_of_another_recipe(main: Main, built: Path, recipe_file: Path) -> None:

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from trueup.checkpoint.folder import best_of, folder_name, read_manifest, steps
-from trueup.schema.run import CHECKPOINTS_FOLDER
+from trueup.checkpoint.folder import best_of, checkpoints_of, folder_name, read_manifest, steps
 from trueup.train import recovery, saves, stepper
 
 
 def folder_of_step(home: Path, step: int) -> Path:
-    return home / "run" / CHECKPOINTS_FOLDER / folder_name(step)
+    return checkpoints_of(home / "run") / folder_name(step)
 
 
 def test_a_finished_run_is_whole(run_tiny: Any, home: Path) -> None:
@@ -30,7 +29,7 @@ def test_a_finished_run_is_whole(run_tiny: Any, home: Path) -> None:
     assert sink.headers[-1] == outcome.header
     assert set(outcome.header.choices) >= {"precision", "threads", "shapes", "device"}
     best = read_manifest(folder_of_step(home, 6)).best_step
-    assert steps(home / "run" / CHECKPOINTS_FOLDER) == sorted({4, 6, best})
+    assert steps(checkpoints_of(home / "run")) == sorted({4, 6, best})
 
 
 def test_spans_partition_the_wall_clock(run_tiny: Any) -> None:
@@ -83,7 +82,7 @@ def test_loss_falls_and_the_best_weights_are_kept(run_tiny: Any, home: Path) -> 
     first, best = (outcome.measurements[f"eval_perplexity_{which}"].value for which in ("first", "best"))
     assert best < first
     chosen = min(sink.evaluations, key=lambda one: one.loss)
-    best = best_of(home / "run" / CHECKPOINTS_FOLDER)
+    best = best_of(checkpoints_of(home / "run"))
     assert best is not None
     assert int(best.name) == chosen.step
     assert read_manifest(best).eval_loss == chosen.loss

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from trueup.files.whole import flush, sha256_of
 from trueup.schema import StorageError
+from trueup.schema.run import CHECKPOINTS_FOLDER
 
 from .contents import DamagedCheckpointError, fill, load_tensors, record_files, unpack
 from .manifest import MANIFEST_FILE, CheckpointManifest, FileDigest, sealed, unsealed
@@ -26,6 +27,7 @@ from .snapshot import Snapshot
 __all__ = [
     "DamagedCheckpointError",
     "best_of",
+    "checkpoints_of",
     "clean_up",
     "folder_name",
     "load_tensors",
@@ -41,6 +43,11 @@ __all__ = [
 INCOMPLETE = ".incomplete"
 REPLACED = ".replaced"
 _NAME = re.compile(r"([0-9]{8,})(\.incomplete|\.replaced)?")
+
+
+def checkpoints_of(run_folder: Path) -> Path:
+    """Where a run keeps its checkpoints."""
+    return run_folder / CHECKPOINTS_FOLDER
 
 
 def folder_name(step: int) -> str:

@@ -66,10 +66,6 @@ class CheckpointWriter:
         if self._uploads is not None:
             self._uploads.wait()
 
-    def close(self) -> None:
-        """As `wait`."""
-        self.wait()
-
     def _wait_for_write(self) -> None:
         if self._thread is not None:
             self._thread.join()

@@ -64,32 +64,20 @@ def _export(
     ref: str, form: ExportKind, out: Path, kind: GgufKind, *, verify: bool
 ) -> tuple[dict[str, object], str]:
     """What `--json` prints, and what reading the export back found, in words."""
-    from trueup.checkpoint.folder import best_of, newest_whole
+    from trueup.checkpoint.choose import chosen
     from trueup.home import find_home
     from trueup.model.builtin import resolve_model
     from trueup.model.run_export import RunWeights
     from trueup.recipe import Recipe
-    from trueup.schema import InputError
-    from trueup.schema.run import CHECKPOINTS_FOLDER
 
     home = find_home()
     (record,) = records_of([ref])
     run_id = record.header.id
-    checkpoints = home.runs / run_id / CHECKPOINTS_FOLDER
-    best = best_of(checkpoints)
-    newest = newest_whole(checkpoints, say)
-    if newest is None:
-        raise InputError(
-            f"run {run_id} keeps no weights here ({record.header.state}): they are kept from the first "
-            "checkpoint on, and stay on the machine that trained them"
-        )
-    if best is None and newest[1].best_step is not None:
-        say(f"note: the best weights, of step {newest[1].best_step}, are damaged or gone; these are the last")
-    checkpoint = best or newest[0]
+    checkpoint, manifest, word = chosen(home.runs / run_id, "", say)
     recipe = Recipe.model_validate(record.header.recipe)
     resolved = resolve_model(recipe.model.path, home.path, say=say)
-    step = int(checkpoint.name)
-    which = f"{'best' if best else 'last'}, step {step}"
+    step = manifest.step
+    which = f"{word}, step {step}"
     run = RunWeights(checkpoint, resolved, recipe.tune)
     done = _write(record, home.path, run, which, form, out, kind, verify=verify)
     document: dict[str, object] = {

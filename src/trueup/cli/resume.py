@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trueup.home import Home
-from trueup.schema.run import CHECKPOINTS_FOLDER, HEADER_FILE, MEASUREMENTS_FILE
+from trueup.schema.run import HEADER_FILE, MEASUREMENTS_FILE
 
 from .output import say
 
@@ -66,11 +66,12 @@ def take_up(found: Found, home: Home, *, leads: bool) -> Resume:
     """The checkpoint in its run's folder in this home, copied there if it came from elsewhere, and what the
     run recorded. What was saved after it is left aside. The leading rank does it, the others find it done."""
     from trueup.checkpoint.carry import leave_later
+    from trueup.checkpoint.folder import checkpoints_of
     from trueup.store.run_folder import read_run_parts
     from trueup.train.resume import Resume
 
     run = home.runs / found.manifest.origin.run
-    folder = run / CHECKPOINTS_FOLDER / found.folder.name
+    folder = checkpoints_of(run) / found.folder.name
     if leads:
         _require_ended(run)
         _bring_home(found.folder, found.manifest, folder, run)
@@ -83,7 +84,7 @@ def take_up(found: Found, home: Home, *, leads: bool) -> Resume:
 
 def _checkpoint(asked: str, loaded: LoadedRecipe, home: Home) -> Path:
     """The folder of a whole checkpoint."""
-    from trueup.checkpoint.folder import newest_whole, verified
+    from trueup.checkpoint.folder import checkpoints_of, newest_whole, verified
     from trueup.checkpoint.manifest import MANIFEST_FILE
     from trueup.checkpoint.remote import is_remote
     from trueup.schema import InputError
@@ -96,8 +97,8 @@ def _checkpoint(asked: str, loaded: LoadedRecipe, home: Home) -> Path:
     if (path / MANIFEST_FILE).is_file():
         verified(path)
         return path.absolute()
-    run = path if (path / CHECKPOINTS_FOLDER).is_dir() else home.runs / _run_id(asked)
-    found = newest_whole(run / CHECKPOINTS_FOLDER, say)
+    run = path if checkpoints_of(path).is_dir() else home.runs / _run_id(asked)
+    found = newest_whole(checkpoints_of(run), say)
     if found is None:
         raise InputError(
             f"--resume {asked}: run {run.name} has no whole checkpoint; start it anew without --resume"
@@ -115,7 +116,7 @@ def _run_id(asked: str) -> str:
 def _newest_of(loaded: LoadedRecipe, home: Home) -> Path:
     """The newest whole checkpoint of the newest run of this very recipe, of those that have one: in this
     home, else where the recipe has them copied to."""
-    from trueup.checkpoint.folder import newest_whole
+    from trueup.checkpoint.folder import checkpoints_of, newest_whole
     from trueup.schema import InputError
     from trueup.store.liveness import why_stopped
 
@@ -125,7 +126,7 @@ def _newest_of(loaded: LoadedRecipe, home: Home) -> Path:
             raise InputError(f"run {header.id} of this recipe is still running; `trueup ctl` speaks to it")
         if header.state == "finished":
             raise NothingToResumeError(header.id)
-        newest = newest_whole(run / CHECKPOINTS_FOLDER, say)
+        newest = newest_whole(checkpoints_of(run), say)
         if newest is not None:
             return newest[0]
     if loaded.recipe.checkpoint.to is not None:

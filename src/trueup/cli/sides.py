@@ -110,6 +110,8 @@ def _say_of_run_named(name: str) -> None:
 
 
 def _of_run(ref: str, which: str, text: str) -> Subject:
+    from trueup.checkpoint.choose import chosen
+
     from .records import records_of
 
     try:
@@ -119,40 +121,11 @@ def _of_run(ref: str, which: str, text: str) -> Subject:
             f"{text}: {error}; it is no folder of a model or checkpoint and no built-in model either"
         ) from None
     run_id = record.header.id
-    folder, manifest = weights_of_run(find_home().runs / run_id, which, text)
-    word = which if which in (BEST, LAST) else "weights"
+    try:
+        folder, manifest, word = chosen(find_home().runs / run_id, which, say)
+    except InputError as error:
+        raise InputError(f"{text}: {error}") from None
     return _of_checkpoint(folder, manifest, f"{word} of run {run_id}, step {manifest.step}")
-
-
-def weights_of_run(run_folder: Path, which: str, text: str) -> tuple[Path, CheckpointManifest]:
-    """The whole checkpoint that is meant: the best or the last, a step's, or of nothing said the best, else
-    the last. Raises InputError where there is none, StorageError for a damaged one."""
-    from trueup.checkpoint.folder import best_of, folder_name, newest_whole, steps, verified
-    from trueup.schema.run import CHECKPOINTS_FOLDER
-
-    root = run_folder / CHECKPOINTS_FOLDER
-    kept = steps(root)
-    if not kept:
-        raise InputError(
-            f"{text}: run {run_folder.name} keeps no checkpoint here; they stay where it was trained"
-        )
-    if which.isdecimal():
-        if int(which) not in kept:
-            there = ", ".join(map(str, kept))
-            raise InputError(
-                f"{text}: run {run_folder.name} has no checkpoint of step {int(which)}; of {there}"
-            )
-        folder = root / folder_name(int(which))
-        return folder, verified(folder)
-    if which not in ("", BEST, LAST):
-        raise InputError(f"{text}: after @ comes best, last or the step of a checkpoint, not {which!r}")
-    best = best_of(root) if which in ("", BEST) else None
-    if best is not None:
-        return best, verified(best)
-    newest = newest_whole(root, say) if which != BEST else None
-    if newest is None:
-        raise InputError(f"{text}: run {run_folder.name} keeps no {which or 'whole'} checkpoint here")
-    return newest
 
 
 def _checkpoint_in(folder: Path) -> Subject | None:

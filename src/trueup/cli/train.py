@@ -91,8 +91,8 @@ def _run(
 ) -> tuple[Outcome, bool, bool]:
     """The run's outcome, whether this process is the rank that records and prints, and whether the home holds
     all that the run should leave there: its record and its weights."""
-    from trueup.checkpoint.folder import steps
-    from trueup.schema.run import CHECKPOINTS_FOLDER, HEADER_FILE
+    from trueup.checkpoint.folder import checkpoints_of, steps
+    from trueup.schema.run import HEADER_FILE
     from trueup.telemetry import MemorySink, RunFolder
     from trueup.train.run import execute, price_of
     from trueup.train.session import Places, find_device
@@ -137,7 +137,7 @@ def _run(
         world.close(failed=outcome is None or outcome.error is not None)
     for problem in sink.problems():
         say(f"note: {problem}")
-    whole = not isinstance(sink, RunFolder) or (sink.complete and bool(steps(folder / CHECKPOINTS_FOLDER)))
+    whole = not isinstance(sink, RunFolder) or (sink.complete and bool(steps(checkpoints_of(folder))))
     return outcome, world.leads, whole
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from trueup.cache import CacheStore, key_of, opened
 from trueup.cache.archive import export_cache, import_cache
+from trueup.checkpoint.folder import checkpoints_of
 from trueup.schema import SpanName, TrueupError
 
 from .resume import Resume
-from .saves import COMPILE_CACHE, checkpoints_of
+from .saves import COMPILE_CACHE
 from .session import Session
 from .world import World
 

@@ -132,11 +132,10 @@ def _again(session: Session | None) -> str:
 
 def saved_step(session: Session) -> int | None:
     """The last step that has a checkpoint; None where none has, or the folder cannot be read."""
-    from trueup.checkpoint.folder import steps
-    from trueup.schema.run import CHECKPOINTS_FOLDER
+    from trueup.checkpoint.folder import checkpoints_of, steps
 
     try:
-        found = steps(session.run_folder / CHECKPOINTS_FOLDER)
+        found = steps(checkpoints_of(session.run_folder))
     except StorageError:
         return None
     return found[-1] if found else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trueup.checkpoint.carry import leave_later
-from trueup.checkpoint.folder import newest_whole
+from trueup.checkpoint.folder import checkpoints_of, newest_whole
 from trueup.data import PlannedBatch
 from trueup.schema import Evaluation, SpanName, Step, TrueupError
 from trueup.schema.protocols import Sink
@@ -21,7 +21,7 @@ from .orders import NOTHING, Orders, agreed
 from .progress import Progress
 from .recovery import Recovery, RollBack
 from .resume import restore
-from .saves import ASKED, LAST, MINUTES, SIGNAL, Saves, checkpoints_of
+from .saves import ASKED, LAST, MINUTES, SIGNAL, Saves
 from .schedule import learning_rate
 from .session import Session
 from .state import Tally
@@ -186,7 +186,7 @@ def _roll_back(loop: Loop, asked: RollBack) -> None:
             leave_later(root, manifest.step)
     tally.lr_factor = factor
     tally.labels.append("after_rollback")
-    loop.saves.found(tally)
+    loop.saves.mark_saved(tally)
     where = f"rolled back from step {failed_at} to step {manifest.step}"
     message = f"{where}, at {factor:g} of the learning rate: {asked}"
     session.timeline.event("rollback", message, step=manifest.step, failed_at=failed_at, lr_factor=factor)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trueup.checkpoint.folder import checkpoints_of
 from trueup.checkpoint.manifest import Origin
 from trueup.checkpoint.retention import Retention
 from trueup.checkpoint.snapshot import Snapshot
@@ -15,7 +16,6 @@ from trueup.checkpoint.writer import CheckpointWriter
 from trueup.recipe import Recipe
 from trueup.schema import Evaluation, RunHeader, SpanName
 from trueup.schema.run import (
-    CHECKPOINTS_FOLDER,
     EVALUATIONS_FILE,
     EVENTS_FILE,
     HEADER_FILE,
@@ -67,13 +67,13 @@ class Saves:
         with self.session.timeline.span(SpanName.CHECKPOINT):
             tensors, state = take(self.session)
             self.saved_at_s = self.session.timeline.now()
-            self.found(tally)
+            self.mark_saved(tally)
             tally.labels.append("after_checkpoint")
             if self.writer is not None and self.origin is not None:
                 self.settle()
                 self.writer.save(self._snapshot(self.origin, tally, why, tensors, state))
 
-    def found(self, tally: Tally) -> None:
+    def mark_saved(self, tally: Tally) -> None:
         """The checkpoint of this step is there, with its evaluation if there was one."""
         self._saved = (tally.step, tally.evaluated_at)
 
@@ -112,7 +112,7 @@ class Saves:
         """As `wait`, on the clock, at the end."""
         if self.writer is not None:
             with self.session.timeline.span(SpanName.CHECKPOINT):
-                self.writer.close()
+                self.writer.wait()
 
 
 def open_saves(
@@ -159,10 +159,6 @@ def _upload(recipe: Recipe, run_id: str) -> Callable[[Path], None] | None:
         remote.retain(run_id, retention, newest=int(folder.name))
 
     return upload
-
-
-def checkpoints_of(run_folder: Path) -> Path:
-    return run_folder / CHECKPOINTS_FOLDER
 
 
 def _retention(recipe: Recipe) -> Retention:

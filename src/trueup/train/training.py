@@ -96,7 +96,7 @@ def _go_on(loop: Loop, resume: Resume) -> None:
     with session.timeline.span(SpanName.LOAD):
         restore(session, resume.folder, resume.manifest, loop.tally)
         loop.recovery.restore(resume.manifest.state["recovery"])
-        loop.saves.found(loop.tally)
+        loop.saves.mark_saved(loop.tally)
         if loop.saves.writer is not None:
             loop.saves.writer.upload(resume.folder)
     last = max((step.step for step in resume.record.steps), default=resume.step)
