@@ -80,12 +80,23 @@ def test_cgroup_v1_and_its_ways_of_saying_no_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "fast"),
-    [("avx2 fma", False), ("avx2 avx512f", False), ("avx512f avx512_bf16", True), ("amx_bf16", True)],
+    ("flags", "rates", "fast"),
+    [
+        ("avx2 fma", (2e9, 1e9), False),
+        ("avx2 avx512f", (2e9, 1e9), False),
+        ("avx512f avx512_bf16", (1e9, 2e9), False),
+        ("avx512f avx512_bf16", (2e9, 1e9), True),
+        ("amx_bf16", (9e9, 1e9), True),
+    ],
 )
-def test_bf16_needs_its_own_instructions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, fast: bool
+def test_bf16_needs_its_own_instructions_and_the_higher_rate(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: str,
+    rates: tuple[float, float],
+    fast: bool,
 ) -> None:
+    monkeypatch.setattr(CpuDevice, "_product_rates", rates)
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor : 0\nmodel name\t: Test CPU\nflags\t\t: {flags}\n")
     info = host.cpu_info(cpuinfo)
@@ -93,6 +104,10 @@ def test_bf16_needs_its_own_instructions(
     device = CpuDevice(powercap=tmp_path)
     assert device.name == "Test CPU"
     assert device.fast_bf16()[0] is fast
+
+
+def test_both_rates_are_measured() -> None:
+    assert all(1e6 < rate < 1e15 for rate in CpuDevice()._product_rates)
 
 
 def test_unknown_flags_are_not_fast(tmp_path: Path) -> None:
