@@ -49,7 +49,7 @@ class CheckpointManifest(Frozen):
     step: int
     best_step: int | None  # the step whose checkpoint is the best by evaluation so far; may be this one
     eval_loss: float | None  # of the evaluation at this step, where there was one
-    why: tuple[str, ...]  # every, minutes, best, last, asked, signal, guard
+    why: tuple[str, ...]  # every, minutes, best, last, asked, signal
     created: str
     state: dict[str, Any]
     files: dict[str, FileDigest] = Field(default_factory=dict)
