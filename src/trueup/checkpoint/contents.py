@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from trueup.files.names import is_plain
 from trueup.files.whole import replacing_file
 from trueup.schema import StorageError
+from trueup.schema.run import RECORD_FILES
 
 from .manifest import MANIFEST_FILE, CheckpointManifest
 from .snapshot import Snapshot
@@ -65,11 +66,10 @@ def load_tensors(folder: Path, stem: str) -> dict[str, torch.Tensor]:
 
 
 def record_files(manifest: CheckpointManifest) -> dict[str, str]:
-    """The saved files of the record: name in the checkpoint -> name in a run's folder."""
-    parts = {name: name.partition("/") for name in manifest.files}
-    return {
-        name: file.removesuffix(_GZIP) for name, (place, _, file) in parts.items() if place == RECORD_FOLDER
-    }
+    """The saved files of the record: name in the checkpoint -> name in a run's folder. Others than a record
+    has are no part of it, whatever a manifest says."""
+    names = {f"{RECORD_FOLDER}/{file}{_GZIP}": file for file in RECORD_FILES}
+    return {name: file for name, file in names.items() if name in manifest.files}
 
 
 def unpack(folder: Path, name: str, target: Path) -> None:

@@ -29,7 +29,7 @@ class FileDigest(Frozen):
 class Origin(Frozen):
     """The run a checkpoint belongs to: what must be the same for going on to give the same result."""
 
-    run: str
+    run: str = Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$")  # also the name of its folder
     name: str
     started_at: str  # of the run's first process
     trueup_version: str
@@ -38,6 +38,7 @@ class Origin(Frozen):
     choices: dict[str, dict[str, str]]
     shape_plan: ShapePlan
     data_digest: str
+    model_digest: str | None = None  # of the base model, see `model.folder.digest_of`
 
 
 class CheckpointManifest(Frozen):

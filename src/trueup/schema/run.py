@@ -21,6 +21,7 @@ EVALUATIONS_FILE = "evaluations.jsonl"
 SAMPLES_FILE = "samples.jsonl"
 MEASUREMENTS_FILE = "measurements.json"
 HEARTBEAT_FILE = "heartbeat"
+RECORD_FILES = (HEADER_FILE, STEPS_FILE, EVALUATIONS_FILE, EVENTS_FILE, SEGMENTS_FILE)  # go with a checkpoint
 CHECKPOINTS_FOLDER = "checkpoints"  # a folder for each step saved
 CONTROL_FOLDER = "control"  # `trueup ctl` puts a file there: pause, resume, checkpoint or stop
 CHECKPOINT_NOW_FILE = "checkpoint-now"  # touched by anyone: save after the current step
