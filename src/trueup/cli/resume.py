@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trueup.home import Home
-from trueup.schema.run import HEADER_FILE, MEASUREMENTS_FILE
+from trueup.schema.run import HEADER_FILE
 
 from .output import say
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trueup.train.resume import Resume
 
 AUTO = "auto"
+LOCK_FILE = "lock"  # in a run's folder, locked while a process of the run lives
 
 
 class NothingToResumeError(Exception):
@@ -57,26 +58,60 @@ def find_checkpoint(asked: str, loaded: LoadedRecipe, home: Home, allowed: list[
 
     folder = _checkpoint(asked, loaded, home)
     manifest = read_manifest(folder)
+    if _goes_by(home.runs / manifest.origin.run, loaded.digest):
+        return Found(folder, manifest)
     for message in require_unchanged(manifest, loaded.recipe, allowed):
         say(f"note: {message}, as allowed")
     return Found(folder, manifest)
+
+
+@contextlib.contextmanager
+def held(run: Path) -> Iterator[None]:
+    """Alone with a run's folder, made if absent, as long as the block runs. InputError where another process
+    is. Where the folder cannot be written, who writes the record says so."""
+    from trueup.files.lock import take_lock
+    from trueup.schema import InputError
+
+    with contextlib.ExitStack() as stack:
+        try:
+            run.mkdir(parents=True, exist_ok=True)
+            handle = stack.enter_context((run / LOCK_FILE).open("ab"))
+            take_lock(handle, wait=False)
+        except BlockingIOError:
+            raise InputError(
+                f"run {run.name} is still running; end it first: `trueup ctl {run.name} stop`"
+            ) from None
+        except OSError:
+            pass
+        yield
+
+
+def _goes_by(run: Path, digest: str) -> bool:
+    """Whether the run itself already goes by this recipe: what it changed was allowed before, and there is
+    only no checkpoint since."""
+    from trueup.schema import InputError
+    from trueup.store.run_folder import read_header
+
+    try:
+        return read_header(run).recipe_digest == digest
+    except InputError:
+        return False
 
 
 def take_up(found: Found, home: Home, *, leads: bool) -> Resume:
     """The checkpoint in its run's folder in this home, copied there if it came from elsewhere, and what the
     run recorded. What was saved after it is left aside. The leading rank does it, the others find it done."""
     from trueup.checkpoint.carry import leave_later
-    from trueup.checkpoint.folder import checkpoints_of
+    from trueup.checkpoint.folder import checkpoints_of, folder_name
     from trueup.store.run_folder import read_run_parts
     from trueup.train.resume import Resume
 
     run = home.runs / found.manifest.origin.run
-    folder = checkpoints_of(run) / found.folder.name
+    folder = checkpoints_of(run) / folder_name(found.manifest.step)
     if leads:
         _require_ended(run)
         _bring_home(found.folder, found.manifest, folder, run)
-        (run / MEASUREMENTS_FILE).unlink(missing_ok=True)  # a summary of what is not the whole any more
-        for step in leave_later(folder.parent, int(folder.name)):
+        for step in leave_later(folder.parent, found.manifest.step):
             say(f"note: the checkpoint of step {step} is left aside")
     parts = read_run_parts(run)
     return Resume(folder, found.manifest, parts.record, parts.told)
@@ -155,7 +190,8 @@ def _newest_away(place: str, digest: str) -> Path:
 
 def _pulled(address: str) -> Path:
     """The newest whole checkpoint of an address, in a temporary folder, the best beside it."""
-    from trueup.checkpoint.remote import pull_newest
+    from trueup.checkpoint.folder import read_manifest
+    from trueup.checkpoint.remote import parse, pull_newest
     from trueup.schema import InputError
 
     root = Path(tempfile.mkdtemp(prefix="trueup-resume-"))
@@ -164,6 +200,9 @@ def _pulled(address: str) -> Path:
     pulled = pull_newest(address, root, say)
     if pulled is None:
         raise InputError(f"--resume {address}: there is no whole checkpoint")
+    run, named = read_manifest(pulled).origin.run, parse(address)[1]
+    if run != named:
+        raise InputError(f"--resume {address}: the checkpoint there is of run {run}, not {named}")
     return pulled
 
 

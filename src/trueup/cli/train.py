@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import sys
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,15 +15,15 @@ from trueup.home import Home, find_home
 
 from .output import JSON_OPTION, print_json, say, stdout_reserved
 from .recipe import RECIPE_ARGUMENT, SET_OPTION
-from .resume import Found, NothingToResumeError, find_checkpoint, take_up
+from .resume import Found, NothingToResumeError, find_checkpoint, held, take_up
 
 if TYPE_CHECKING:
     from trueup.recipe import LoadedRecipe
     from trueup.schema import RunRecord
-    from trueup.train.resume import Resume
     from trueup.train.run import Outcome
 
 RUN_ID_BYTES = 4
+MOST_NOTES = 3  # of saves and uploads that failed: the newest
 
 
 def train(
@@ -70,7 +71,10 @@ def train(
         say("there is no run of this recipe to go on with: a new one is started")
     with stdout_reserved():
         outcome, leads, whole = _run(
-            loaded, home, name, found, trust_cache=trust_cache, strict_shapes=strict_shapes
+            *(loaded, home, name, found),
+            allowed=allow_change,
+            trust_cache=trust_cache,
+            strict_shapes=strict_shapes,
         )
     if leads:
         _tell(outcome, as_json)
@@ -86,6 +90,7 @@ def _run(
     name: str | None,
     found: Found | None,
     *,
+    allowed: list[str],
     trust_cache: bool,
     strict_shapes: bool,
 ) -> tuple[Outcome, bool, bool]:
@@ -94,6 +99,7 @@ def _run(
     from trueup.checkpoint.folder import checkpoints_of, steps
     from trueup.schema.run import HEADER_FILE
     from trueup.telemetry import MemorySink, RunFolder
+    from trueup.train.resume import require_same_device
     from trueup.train.run import execute, price_of
     from trueup.train.session import Places, find_device
 
@@ -101,35 +107,33 @@ def _run(
 
     price = price_of(loaded.recipe)  # a mistake in the recipe, if it is one, before anything is recorded
     world, device = find_device(loaded.recipe, threads=found.threads if found else None)
-    resume: Resume | None = None
     if found is not None:
-        resume = world.leader_first(partial(take_up, found, home, leads=world.leads))
-        run_id, run_name = resume.manifest.origin.run, resume.manifest.origin.name
-        say(f"run {run_id} ({run_name}) goes on after step {resume.step}")
-    else:
-        run_id, run_name = _new_id(home), loaded.recipe.name
-        if world.leads:
-            run_name = _new_name(name, run_name)
-            say(f"run {run_id} ({run_name})")
-    folder = home.runs / run_id
-    sink = RunFolder(folder) if world.leads else MemorySink()
-    outcome = None
+        require_same_device(found.manifest, device.kind, allowed)
+    run_id = found.manifest.origin.run if found else world.from_leader(_new_id(home))
+    folder, outcome = home.runs / run_id, None
     try:
-        outcome = execute(
-            loaded,
-            run_id=run_id,
-            name=run_name,
-            price=price,
-            world=world,
-            device=device,
-            places=Places(home.path, home.data, folder),
-            sink=sink,
-            stream=sys.stderr if world.leads else None,
-            profile=learnt(loaded.recipe, device) if world.leads else None,
-            trust_cache=trust_cache,
-            strict_shapes=strict_shapes,
-            resume=resume,
-        )
+        with held(folder) if world.leads else nullcontext():
+            resume = world.leader_first(partial(take_up, found, home, leads=world.leads)) if found else None
+            run_name = resume.manifest.origin.name if resume else loaded.recipe.name
+            if world.leads:
+                run_name = run_name if resume else _new_name(name, run_name)
+                say(f"run {run_id} ({run_name})" + (f" goes on after step {resume.step}" if resume else ""))
+            sink = RunFolder(folder) if world.leads else MemorySink()
+            outcome = execute(
+                loaded,
+                run_id=run_id,
+                name=run_name,
+                price=price,
+                world=world,
+                device=device,
+                places=Places(home.path, home.data, folder),
+                sink=sink,
+                stream=sys.stderr if world.leads else None,
+                profile=learnt(loaded.recipe, device) if world.leads else None,
+                trust_cache=trust_cache,
+                strict_shapes=strict_shapes,
+                resume=resume,
+            )
     finally:
         if outcome is None and world.leads and not (folder / HEADER_FILE).exists():
             shutil.rmtree(folder, ignore_errors=True)  # ended before there was anything to record
@@ -146,9 +150,9 @@ def _tell(outcome: Outcome, as_json: bool) -> None:
     from trueup.schema import InputError, StorageError
 
     header, record = outcome.header, outcome.record
-    for event in record.events:
-        if event.kind == "checkpoint_failed":
-            say(f"note: {event.message}")
+    failed = [e.message for e in record.events if e.kind in ("checkpoint_failed", "upload_failed")]
+    for message in failed[-MOST_NOTES:]:
+        say(f"note: {message}")
     say(f"run {header.id} {header.state}: {header.reason}")
     try:
         from .records import open_store

@@ -36,7 +36,7 @@ class NoMemoryError(TrueupError):
 class Failure:
     """`state` as the run is recorded; `data` goes with the event."""
 
-    state: Literal["failed", "interrupted"]
+    state: Literal["failed", "interrupted", "finished"]  # finished: long before, and this changed nothing
     reason: str
     error: BaseException
     data: dict[str, Any] = field(default_factory=dict)

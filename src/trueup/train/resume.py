@@ -69,6 +69,16 @@ def require_unchanged(manifest: CheckpointManifest, recipe: Recipe, allowed: Col
     return [f"{key} is now {now!r}; it was {then!r}" for key, (then, now) in found.items()]
 
 
+def require_same_device(manifest: CheckpointManifest, kind: str, allowed: Collection[str]) -> None:
+    """InputError where the run was trained on another kind of device, and that is not allowed to change."""
+    then = manifest.origin.choices["device"]["value"]
+    if then != kind and not _within("platform.device", allowed):
+        raise InputError(
+            f"run {manifest.origin.run} was trained on {then}, and this device is {kind}: the result would "
+            "be another; go on there, or say --allow-change platform.device"
+        )
+
+
 def earlier_time(resume: Resume, process_started_at: str) -> EarlierTime:
     """Where on the run's clock the earlier processes ended and this one began."""
     header = resume.record.header
@@ -96,14 +106,7 @@ def remember(resume: Resume, kept: MemorySink) -> None:
     kept.samples.extend(record.samples)
 
 
-REPLANNED = (
-    "data",
-    "shapes",
-    "compile",
-    "model",
-    "tune",
-    "train.tokens_per_step",
-)  # what a plan follows from
+REPLANNED = ("data", "shapes", "compile", "model", "tune", "train.tokens_per_step")  # plans follow from these
 
 
 def decided(resume: Resume, recipe: Recipe) -> Decided:
@@ -111,10 +114,12 @@ def decided(resume: Resume, recipe: Recipe) -> Decided:
     origin = resume.manifest.origin
     changed = changes(origin.recipe, recipe)
     data = any(_within(key, ("data", "model")) for key in changed)
+    chosen: Any = origin.choices["precision"]["value"]
     return Decided(
         plan=None if any(_within(key, REPLANNED) for key in changed) else origin.shape_plan,
-        precision="auto" if "precision.policy" in changed else origin.choices["precision"]["value"],  # type: ignore[arg-type]
+        precision=recipe.precision.policy if "precision.policy" in changed else chosen,
         data_digest=None if data else origin.data_digest,
+        model_digest=None if any(_within(key, ("model",)) for key in changed) else origin.model_digest,
     )
 
 

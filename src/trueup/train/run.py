@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TextIO
@@ -122,7 +122,8 @@ def execute(
             interruption.concluding = True
             failure = explain(error, session, kept.steps)
             timeline.event(failure.state, failure.reason, **failure.data)
-        return _conclude(header, kept, tee, timeline, session, sampler, failure or ending)
+        end = _end(failure, ending, resume, kept)
+        return _conclude(header, kept, tee, timeline, session, sampler, end)
 
 
 def _clock(sink: Sink, resume: Resume | None) -> tuple[Timeline, str]:
@@ -217,6 +218,18 @@ def _speaker(stream: TextIO | None) -> Callable[[str], None]:
 
 def _progress(session: Session, stream: TextIO | None, rule: StopRule) -> Progress:
     return Progress(stream if session.world.leads else None, rule.total_steps, session.price)
+
+
+def _end(
+    failure: Failure | None, ending: Ending | None, resume: Resume | None, kept: MemorySink
+) -> Failure | Ending | None:
+    """How the run ended. One that had finished stays so where it was to go on and could not begin to."""
+    if failure is None or resume is None:
+        return failure or ending
+    before, nothing_done = resume.record.header, len(kept.steps) == len(resume.record.steps)
+    if before.state != "finished" or not nothing_done:
+        return failure
+    return replace(failure, state="finished", reason=f"{before.reason}; later: {failure.reason}")
 
 
 def _conclude(

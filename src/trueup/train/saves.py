@@ -15,13 +15,7 @@ from trueup.checkpoint.snapshot import Snapshot
 from trueup.checkpoint.writer import CheckpointWriter
 from trueup.recipe import Recipe
 from trueup.schema import Evaluation, RunHeader, SpanName
-from trueup.schema.run import (
-    EVALUATIONS_FILE,
-    EVENTS_FILE,
-    HEADER_FILE,
-    SEGMENTS_FILE,
-    STEPS_FILE,
-)
+from trueup.schema.run import RECORD_FILES
 
 from .session import Session
 from .state import Tally, take
@@ -30,7 +24,6 @@ from .state import Tally, take
 EVERY, MINUTES, BEST, LAST = "every", "minutes", "best", "last"
 ASKED, SIGNAL = "asked", "signal"  # by the guard or a person; by the system, to end
 
-RECORD_FILES = (HEADER_FILE, STEPS_FILE, EVALUATIONS_FILE, EVENTS_FILE, SEGMENTS_FILE)
 COMPILE_CACHE = "compile-cache.zip"  # in the run's folder of checkpoints, and in each of them
 
 
@@ -125,6 +118,8 @@ def open_saves(
     """Saving as the recipe asks for it; the leading rank writes."""
     writer = origin = None
     if session.world.leads:
+        from trueup.model.folder import digest_of
+
         writer = CheckpointWriter(
             checkpoints_of(session.run_folder),
             retention=_retention(session.recipe),
@@ -141,6 +136,7 @@ def open_saves(
             choices=header.choices,
             shape_plan=session.plan,
             data_digest=session.prepared.facts.digest,
+            model_digest=digest_of(session.model.resolved.folder),
         )
     now_s = session.timeline.now()
     return Saves(session, writer, origin, remember=remember, settle=settle, saved_at_s=now_s)

@@ -120,6 +120,7 @@ class Decided:
     plan: ShapePlan | None
     precision: Literal["auto", "fp32", "bf16", "bf16-master", "autocast"]
     data_digest: str | None
+    model_digest: str | None = None
 
 
 def find_device(recipe: Recipe, *, threads: int | None = None) -> tuple[World, Device]:
@@ -154,6 +155,7 @@ def open_session(
     compiles = CompileLog(timeline, vendor=device.compile_records)
     with timeline.span(SpanName.LOAD):
         from trueup.model.builtin import resolve_model
+        from trueup.model.folder import digest_of
         from trueup.model.load import load_model, load_tokenizer, read_config
         from trueup.model.precision import choose_precision
 
@@ -168,8 +170,8 @@ def open_session(
         for message in prepared.messages:
             timeline.event("note", message)
             say(message)
-        if decided is not None and decided.data_digest is not None:
-            _require_same_data(decided.data_digest, prepared.facts.digest)
+        if decided is not None:
+            _require_same(decided, prepared.facts.digest, digest_of(resolved.folder))
         training, validation = prepared.split("train"), prepared.split("validation")
     with timeline.span(SpanName.LOAD):
         seed_everything(recipe.train.seed)
@@ -259,12 +261,17 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def _require_same_data(then: str, now: str) -> None:
-    if then != now:
-        raise InputError(
-            f"the run was trained on other data: its digest was {then[:12]}, and what data.source gives now "
-            f"has {now[:12]}. Bring the old data back, or start a new run without --resume"
-        )
+def _require_same(decided: Decided, data: str, model: str) -> None:
+    """InputError where data or base model are not what the run was trained on."""
+    for what, source, then, now in (
+        ("data", "data.source", decided.data_digest, data),
+        ("base model", "model.path", decided.model_digest, model),
+    ):
+        if then is not None and then != now:
+            raise InputError(
+                f"the run was trained on another {what}: its digest was {then[:12]}, and what {source} gives "
+                f"now has {now[:12]}. Bring the old one back, or start a new run without --resume"
+            )
 
 
 def _check_positions(recipe: Recipe, max_positions: int | None) -> None:

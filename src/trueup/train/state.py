@@ -82,7 +82,7 @@ def put_back(session: Session, tensors: Tensors, found: Mapping[str, Any]) -> No
         parameter = parameters[name]
         # as torch's own optimizers do: the count of steps stays where it was made
         like_parameter = tensor.shape == parameter.shape and tensor.dim() > 0
-        kept = tensor.to(parameter.device, copy=True) if like_parameter else tensor.clone()
+        kept = tensor.to(parameter, copy=True) if like_parameter else tensor.clone()  # its device and dtype
         if not like_parameter and _fused(session.optimizer):
             kept = kept.to(parameter.device)
         session.optimizer.state[parameter][key] = kept

@@ -3,12 +3,14 @@ resumed goes on where it was, and the loop runs."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from trueup.checkpoint.manifest import CheckpointManifest
 from trueup.schema import RunHeader, SpanName
 from trueup.schema.protocols import Sink
+from trueup.schema.run import MEASUREMENTS_FILE
 from trueup.telemetry import MemorySink
 
 from .guard import Guard, NewSamples
@@ -95,6 +97,9 @@ def _go_on(loop: Loop, resume: Resume) -> None:
     session, before = loop.session, resume.record.header
     with session.timeline.span(SpanName.LOAD):
         restore(session, resume.folder, resume.manifest, loop.tally)
+        if session.world.leads:  # a summary of what is not the whole any more
+            with contextlib.suppress(OSError):
+                (session.run_folder / MEASUREMENTS_FILE).unlink()
         loop.recovery.restore(resume.manifest.state["recovery"])
         loop.saves.mark_saved(loop.tally)
         if loop.saves.writer is not None:
