@@ -14,7 +14,7 @@ from run_records import PRICE, arbitrary_records, make_record, make_step
 
 from trueup.analysis.bill import LINE_NAMES, Bill, make_bill
 from trueup.analysis.measure import summarize
-from trueup.schema import InputError, Measurement, Price, RunRecord
+from trueup.schema import Event, InputError, Measurement, Price, RunRecord
 
 CEILING = "matmul_ceiling_flops_per_s"
 
@@ -220,3 +220,11 @@ def test_the_bill_starts_without_numpy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_ceiling_measured_beside_busy_neighbours_is_said() -> None:
+    record = make_record(steps=[make_step(1)])
+    event = Event(at_s=1.0, kind="contended_ceiling", message="neighbours used 40% of the CPU")
+    noted = make_bill(record.model_copy(update={"events": (event,)})).notes
+    assert "neighbours used 40% of the CPU" in noted
+    assert not any("neighbours" in note for note in make_bill(record).notes)

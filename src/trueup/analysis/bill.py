@@ -95,6 +95,7 @@ def make_bill(record: RunRecord, price: Price | None = None) -> Bill:
     useful_tokens = _value(record, "useful_tokens")
     if useful_tokens is None:
         useful_tokens = float(totals(record.steps).useful_tokens)
+    notes += [event.message for event in record.events if event.kind == "contended_ceiling"][-1:]
     if seconds["down_time"]:
         notes.append("down time is billed as if the instance had been kept; subtract its line if it was not")
     if record.header.state == "running":

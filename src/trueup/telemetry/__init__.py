@@ -2,6 +2,7 @@
 
 from .compile_log import Compile, CompileLog
 from .environment import collect, identity
+from .host_load import HostLoad
 from .memory_sink import MemorySink
 from .origin import process_origin
 from .run_folder import RunFolder
@@ -13,6 +14,7 @@ __all__ = [
     "Compile",
     "CompileLog",
     "EarlierTime",
+    "HostLoad",
     "MemorySink",
     "RunFolder",
     "Sampler",

@@ -12,7 +12,7 @@ from trueup.data import Arrangement, Epoch, PlannedBatch, Planner, Prepared, Tok
 from trueup.device import Device, MatmulCeiling, matmul_ceiling, open_device
 from trueup.recipe import Recipe
 from trueup.schema import InputError, PlatformProfile, Price, ShapePlan, SpanName
-from trueup.telemetry import CompileLog, Timeline
+from trueup.telemetry import CompileLog, HostLoad, Timeline
 
 from .compiling import compile_modes
 from .interruption import Interruption
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from trueup.model.precision import Precision
 
 CEILING_BUDGET_S = 1.0
+BUSY_NEIGHBOURS = 0.1  # share of the CPU
 FUSED_ADAMW = ("cpu", "cuda")  # device kinds for which torch has a fused kernel
 
 
@@ -205,7 +206,7 @@ def open_session(
         optimizer = make_optimizer(model.trainable, recipe, precision, fused=device.kind in FUSED_ADAMW)
     with timeline.span(SpanName.CALIBRATE):
         dtype = "bf16" if precision.compute_dtype == "bfloat16" else "fp32"
-        ceiling = matmul_ceiling(device, dtype, budget_s=CEILING_BUDGET_S)
+        ceiling = _ceiling(device, dtype, timeline, say)
         device.reset_peak()  # its matrices can be larger than the model: memory peaks are of training
     threads, why_threads = device.choose_threads()
     return Session(
@@ -237,6 +238,21 @@ def open_session(
             "compile": Choice(plan.compile, why_modes),
         },
     )
+
+
+def _ceiling(device: Device, dtype: str, timeline: Timeline, say: Callable[[str], None]) -> MatmulCeiling:
+    """This machine's matmul ceiling as it is now; what makes it no ceiling is said, and on the bill."""
+    load = HostLoad()
+    ceiling = matmul_ceiling(device, dtype, budget_s=CEILING_BUDGET_S)
+    others = load.read().get("others_cpu_share", 0.0)
+    if device.kind == "cpu" and others > BUSY_NEIGHBOURS:
+        message = (
+            f"neighbours used {others:.0%} of the CPU while the ceiling was measured: it is too low, and "
+            "useful compute and MFU come out too high"
+        )
+        timeline.event("contended_ceiling", message, others_cpu_share=others)
+        say(message)
+    return ceiling
 
 
 def _layers(model: LoadedModel, plan: ShapePlan, precision: Precision) -> tuple[LoadedModel, Choice]:
