@@ -60,7 +60,7 @@ NAMES: dict[str, NameFacts] = {
     "algorithm_bandwidth_bytes_per_s": NameFacts(
         "bytes/s", "process", "bytes reduced over the seconds it took"
     ),
-    "lost_work_s": NameFacts("s", "process", "seconds of steps that were done again or left out"),
+    "lost_work_s": NameFacts("s", "process", "seconds of steps done again, given up or left out"),
     "other_share": NameFacts("1", "process", "part of the wall clock that no span claims"),
     # compiling
     "compile_s": NameFacts("s", "process", "seconds spent compiling"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import fsum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from trueup.schema import RunRecord, Step
+if TYPE_CHECKING:
+    from trueup.schema import RunRecord, Step
 
 
 class Totals(NamedTuple):
@@ -30,12 +31,20 @@ class Totals(NamedTuple):
 
 
 def split_repeated(steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
-    """(steps that stand, steps that do not). After a crash the last execution of a step counts; a step whose
-    update was left out taught nothing."""
-    last = {step.step: index for index, step in enumerate(steps)}
-    stands = [last[step.step] == index and not step.skipped for index, step in enumerate(steps)]
-    stand = [step for step, it_stands in zip(steps, stands, strict=True) if it_stands]
-    lost = [step for step, it_stands in zip(steps, stands, strict=True) if not it_stands]
+    """(steps that stand, steps that do not), each in the order they were done, which is that of `steps`.
+
+    A step that is not above the one done before it means that the run had gone back, to a checkpoint: nothing
+    done before with its number or a later one stands, whether it is done again or not. A step whose update
+    was left out taught nothing. Steps alone do not tell that a run went back and then did no further step.
+    """
+    standing: list[int] = []  # indices; their step numbers only rise
+    for index, step in enumerate(steps):
+        while standing and steps[standing[-1]].step >= step.step:
+            standing.pop()
+        standing.append(index)
+    stands = {index for index in standing if not steps[index].skipped}
+    stand = [step for index, step in enumerate(steps) if index in stands]
+    lost = [step for index, step in enumerate(steps) if index not in stands]
     return stand, lost
 
 

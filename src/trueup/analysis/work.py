@@ -97,7 +97,7 @@ def of_step_times(steps: Sequence[Step], steady: Mapping[str, Any]) -> Found:
             "lost_work_s",
             fsum(step.step_s for step in lost),
             "measured",
-            "steps that were done again, or left out",
+            "steps that were done again, given up, or left out",
             n=len(lost),
         ),
         "time_to_steady_s": _time_to_steady(stand, steady),
