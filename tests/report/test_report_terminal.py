@@ -67,6 +67,13 @@ def test_where_there_is_no_terminal_there_are_no_escapes() -> None:
     assert "\x1b" in shown(bill, force_terminal=True, color_system="truecolor")
 
 
+def test_the_head_counts_steps_done_again_once() -> None:
+    record = make_record()
+    again = record.model_copy(update={"steps": (*record.steps[:20], *record.steps[15:])})
+    for text in (terminal.bill_text(make_sample_bill(again), again), terminal.run_text(again)):
+        assert "finished · 40 steps · 3 min 6 s" in shown(text)
+
+
 def test_a_long_reason_does_not_push_the_headline_out() -> None:
     record = make_record()
     no_steady = unavailable(

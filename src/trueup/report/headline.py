@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from trueup.analysis.totals import split_repeated
+
 from .wording import clean, duration, number, plain, share
 
 if TYPE_CHECKING:
@@ -44,7 +46,8 @@ def device_text(header: RunHeader) -> str:
 
 
 def steps_text(record: RunRecord) -> str:
-    count = len(record.steps)
+    """Those that stand: what was done again counts once, what was given up or left out not at all."""
+    count = len(split_repeated(record.steps)[0])
     return "no steps" if count == 0 else "1 step" if count == 1 else f"{count:,} steps"
 
 
