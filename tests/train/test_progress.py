@@ -54,6 +54,15 @@ def test_a_terminal_shows_step_loss_rate_time_left_and_dollars() -> None:
     assert last == "step 2/10  loss 2.500  500 useful tokens/s  0:08 left  $0.1000 so far"
 
 
+def test_a_resumed_run_shows_its_rate_of_now_and_the_time_left_by_the_whole() -> None:
+    stream = Terminal()
+    progress = Progress(stream, total_steps=10, price=None)
+    for number in (5, 6):  # the process before took 4 s for a step
+        progress.step(a_step(number), wall_s=100.0, limit_s=None, training_s=16.0 + number - 4)
+    last = stream.getvalue().split("\r\033[K")[2]
+    assert last == "step 6/10  loss 2.500  500 useful tokens/s  0:12 left"
+
+
 def test_a_limit_shortens_the_time_left() -> None:
     assert "0:03 left" in show(Terminal(), limit_s=103.0)
 

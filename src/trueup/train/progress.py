@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from trueup.analysis.totals import seconds_of
 from trueup.schema import Evaluation, Price, Step
 
 
@@ -19,13 +20,16 @@ class Progress:
         self._total_steps = total_steps
         self._price = price
         self._line_shown = False
-        self._useful_tokens = 0
+        self._useful_tokens = 0  # of this process's steps, as the seconds are
+        self._seconds = 0.0
 
     def step(self, step: Step, *, wall_s: float, limit_s: float | None, training_s: float) -> None:
+        """`training_s`: what the steps up to this one cost, those of earlier processes included."""
         if not self._live:
             return
         self._useful_tokens += step.useful_tokens
-        rate = self._useful_tokens / training_s if training_s > 0 else 0.0
+        self._seconds += seconds_of(step)
+        rate = self._useful_tokens / self._seconds if self._seconds > 0 else 0.0
         left_s = training_s / step.step * (self._total_steps - step.step)
         if limit_s is not None:
             left_s = min(left_s, max(0.0, limit_s - wall_s))
