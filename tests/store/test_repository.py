@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -172,6 +173,19 @@ def test_broken_folders_are_reported_and_the_others_read(tmp_path: Path) -> None
     assert "holds the run bb02" in problems[1]
     assert "dd04" in problems[2]
     assert "steps.jsonl cannot be read" in problems[3]
+
+
+def test_a_run_killed_before_it_began_is_passed_over(tmp_path: Path) -> None:
+    for name, file in (("empty", None), ("begun", "segments.jsonl"), ("lost", "steps.jsonl")):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        if file:
+            (folder / file).write_text("")
+        os.utime(folder, (1, 1))
+    with Store.open(tmp_path) as store:
+        (problem,) = store.sync()
+        assert "lost is not a run folder" in problem
+        assert store.runs() == []
 
 
 def test_a_deleted_folder_leaves_the_run_without_samples(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ class Store:
             known = {row.id: (row.signature, row.state) for row in rows}
         problems = []
         for folder in _run_folders(self.home):
-            if _is_just_starting(folder):
+            if _has_no_run_yet(folder):
                 continue
             signature, state = known.get(folder.name, (None, None))
             if state not in (None, "running") and signature == _signature(folder):
@@ -306,12 +306,14 @@ def _signature(folder: Path) -> str:
     return " ".join(parts)
 
 
-def _is_just_starting(folder: Path) -> bool:
-    """A folder made moments ago whose run.json is still to come."""
+def _has_no_run_yet(folder: Path) -> bool:
+    """A folder whose run.json is still to come, or never will where its run was killed before its first step.
+    With steps in it and no run.json for long, something is lost."""
     try:
         if os.path.exists(f"{folder}/{HEADER_FILE}"):
             return False
-        return time.time() - os.stat(folder).st_mtime < HEARTBEAT_STALE_S
+        young = time.time() - os.stat(folder).st_mtime < HEARTBEAT_STALE_S
+        return young or not os.path.exists(f"{folder}/{STEPS_FILE}")
     except OSError:
         return True  # it was removed meanwhile
 
