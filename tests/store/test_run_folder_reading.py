@@ -18,6 +18,7 @@ from store_records import make_header, make_record, make_step, runs, same, write
 
 from trueup.schema import InputError, RunRecord, Segment
 from trueup.store import read_run_folder
+from trueup.telemetry import RunFolder
 
 quick = settings(
     max_examples=40,
@@ -181,6 +182,32 @@ def test_a_gone_process_on_this_machine_means_interrupted_at_once(tmp_path: Path
     environment["host"] = {"hostname": socket.gethostname() + "-another"}
     folder = running(tmp_path, age_s=60, heartbeat_age_s=1, environment=environment)
     assert read_run_folder(folder).header.state == "running"
+
+
+def test_a_process_that_died_before_its_header_adds_nothing_to_the_run(tmp_path: Path) -> None:
+    """Its time is down time: nobody worked. It must not be taken for the killed process's."""
+    folder = running(tmp_path, age_s=100, heartbeat_age_s=40)
+    killed = read_run_folder(folder)
+    assert killed.header.state == "interrupted"
+    RunFolder(folder)
+    assert read_run_folder(folder) == killed
+    sink = RunFolder(folder)
+    sink.header(make_header(state="running", wall_s=None, ended_at=None, started_at=iso_ago(100)))
+    assert read_run_folder(folder).header.state == "running"
+    sink.close()
+
+
+def test_a_run_killed_in_its_first_moments_is_interrupted(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    environment = {"host": {"hostname": socket.gethostname()}, "process": {"pid": gone.pid}}
+    header = make_header(state="running", wall_s=None, ended_at=None, started_at=iso_ago(2))
+    sink = RunFolder(tmp_path / "run")
+    sink.header(header.model_copy(update={"environment": environment}))
+    read = read_run_folder(tmp_path / "run")
+    assert read.header.state == "interrupted"
+    assert read.header.wall_s == pytest.approx(2, abs=1.5)
+    sink.close()
 
 
 def test_an_unreaped_process_counts_as_gone(tmp_path: Path) -> None:

@@ -113,10 +113,25 @@ def test_rare_records_are_on_disk_at_once_and_the_rest_within_a_second(tmp_path:
 def test_heartbeat_moves_the_files_time(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "r1")
     beat = tmp_path / "r1" / "heartbeat"
-    os.utime(beat, (1, 1))
-    folder.heartbeat()
-    assert abs(beat.stat().st_mtime - time.time()) < 60
+    for show in (lambda: folder.header(header()), folder.heartbeat):
+        show()
+        assert abs(beat.stat().st_mtime - time.time()) < 60
+        os.utime(beat, (1, 1))
     folder.close()
+
+
+def test_a_folder_that_is_gone_on_with_shows_no_life_before_the_header(tmp_path: Path) -> None:
+    first = RunFolder(tmp_path / "r1")
+    first.header(header())
+    beat = tmp_path / "r1" / "heartbeat"
+    os.utime(beat, (1, 1))
+    again = RunFolder(tmp_path / "r1")
+    again.segment(segment(9.0))
+    again.flush()
+    assert beat.stat().st_mtime == 1
+    again.header(header())
+    assert beat.stat().st_mtime > 1
+    again.close()
 
 
 def test_a_line_of_a_killed_run_that_lacks_its_newline_stays(tmp_path: Path) -> None:

@@ -76,7 +76,9 @@ class RunFolder:
         self._files = {name: LineFile(path / name) for name in LINE_FILES}
 
     def header(self, header: RunHeader) -> None:
-        self._document(HEADER_FILE, header.model_dump_json(indent=2))
+        """Also a sign of life. There must be none before the first header: until then the folder's record is
+        that of the process before, and its end."""
+        self._document(HEADER_FILE, header.model_dump_json(indent=2), beat=True)
 
     def measurements(self, measurements: dict[str, Measurement]) -> None:
         with self._lock:
@@ -142,10 +144,10 @@ class RunFolder:
         if full:
             self._shed(name)
 
-    def _document(self, name: str, text: str) -> None:
+    def _document(self, name: str, text: str, *, beat: bool = False) -> None:
         with self._lock:
             self._documents[name] = text
-        self._flush(wait=True)
+        self._flush(wait=True, beat=beat)
 
     def _shed(self, newest: str) -> None:
         """Memory is full: let go of the older half of the samples; without samples, of the newest line."""
@@ -176,9 +178,9 @@ class RunFolder:
             self._writer = threading.get_ident()
             self._flushed = time.monotonic()
             whole = [self._write_held(name) for name in LINE_FILES]
-            whole += [self._write_document(name) for name in list(self._documents)]
-            if beat:
+            if beat:  # after the segments up to here, before a header that says it is running
                 whole.append(self._attempt(HEARTBEAT_FILE, (self.path / HEARTBEAT_FILE).touch))
+            whole += [self._write_document(name) for name in list(self._documents)]
             if all(whole):
                 self._recovered()
         finally:
@@ -274,7 +276,6 @@ def _create(path: Path) -> None:
     existed = path.is_dir()
     try:
         prove_writable(path, PROBE_BYTES)
-        (path / HEARTBEAT_FILE).touch()
     except OSError as error:
         if not existed:
             with contextlib.suppress(OSError):
