@@ -27,7 +27,7 @@ from trueup.schema import (
     StorageError,
     unavailable,
 )
-from trueup.telemetry import RunFolder, line_file
+from trueup.telemetry import MemorySink, RunFolder, TeeSink, line_file
 
 
 def lines(path: Path, kind: type[Frozen]) -> list[Frozen]:
@@ -132,6 +132,34 @@ def test_a_folder_that_is_gone_on_with_shows_no_life_before_the_header(tmp_path:
     again.header(header())
     assert beat.stat().st_mtime > 1
     again.close()
+
+
+def test_flush_waits_for_a_thread_that_is_writing_and_a_heartbeat_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path / "r1")
+    sink = TeeSink(MemorySink(), folder)
+    sink.sample(sample(0.0))
+    writing, go_on, write = threading.Event(), threading.Event(), os.write
+
+    def slow(fd: int, data: memoryview) -> int:
+        if threading.current_thread() is sampler:
+            writing.set()
+            go_on.wait(60)
+        return write(fd, data)
+
+    monkeypatch.setattr(line_file.os, "write", slow)
+    sampler = threading.Thread(target=sink.heartbeat)
+    sampler.start()
+    assert writing.wait(60)
+    sink.step(step(1))
+    sink.heartbeat()
+    assert not (tmp_path / "r1" / "steps.jsonl").exists()
+    threading.Timer(0.2, go_on.set).start()
+    sink.flush()
+    assert lines(tmp_path / "r1" / "steps.jsonl", Step) == [step(1)]
+    sampler.join()
+    folder.close()
 
 
 def test_a_line_of_a_killed_run_that_lacks_its_newline_stays(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from trueup.checkpoint.folder import best_of, checkpoints_of, folder_name, read_manifest, steps
+from trueup.telemetry import MemorySink
 from trueup.train import recovery, saves, stepper
 
 
@@ -40,6 +41,16 @@ def test_spans_partition_the_wall_clock(run_tiny: Any) -> None:
     assert outcome.header.wall_s is not None
     assert abs(segments[-1].end_s - outcome.header.wall_s) < 1e-3
     assert outcome.measurements["other_share"].value is not None
+
+
+def test_the_record_is_written_before_a_checkpoint_takes_it(
+    run_tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat would not do: it does not wait for the sampler, which may be writing."""
+    written = set()
+    monkeypatch.setattr(MemorySink, "flush", lambda self: written.add(len(self.steps)))
+    run_tiny("checkpoint.every=2", "compile.mode=none", "evaluate.every=null")
+    assert written == {2, 4, 6}
 
 
 def test_a_compile_after_the_last_step_is_in_the_record(

@@ -47,6 +47,9 @@ class MemorySink:
         with self._lock:
             self.heartbeats += 1
 
+    def flush(self) -> None:
+        pass
+
     def problems(self) -> list[str]:
         return []
 

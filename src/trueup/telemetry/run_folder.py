@@ -102,11 +102,11 @@ class RunFolder:
         self._line(EVALUATIONS_FILE, evaluation, at_once=True)
 
     def heartbeat(self) -> None:
-        """Say that the run is alive, and write what is held."""
+        """Say that the run is alive, and write what is held, unless another thread is writing."""
         self._flush(wait=False, beat=True)
 
     def flush(self) -> None:
-        """Write what is held now."""
+        """Write what is held now, after another thread that is writing."""
         self._flush(wait=True)
 
     def problems(self) -> list[str]:

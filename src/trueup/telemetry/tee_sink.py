@@ -44,6 +44,10 @@ class TeeSink:
         for sink in self._sinks:
             sink.heartbeat()
 
+    def flush(self) -> None:
+        for sink in self._sinks:
+            sink.flush()
+
     def problems(self) -> list[str]:
         return [problem for sink in self._sinks for problem in sink.problems()]
 

@@ -41,9 +41,7 @@ def train(
         spot = SpotWatch() if session.world.leads and on_ec2 else None
         shown = progress(rule)
         guard = _guard(session, rule, shown.note, spot, resume.manifest if resume else None)
-        saves = open_saves(
-            session, header, settle=sink.heartbeat, remember=lambda: _remembered(recovery, guard)
-        )
+        saves = open_saves(session, header, settle=sink.flush, remember=lambda: _remembered(recovery, guard))
     loop = Loop(session, rule, sink, shown, saves, recovery, guard, NewSamples(kept.samples), tally)
     session.interruption.polite = True
     try:
