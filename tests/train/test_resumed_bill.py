@@ -14,6 +14,7 @@ from survivors import Runs, assert_whole
 
 from trueup.analysis.bill import make_bill
 from trueup.analysis.totals import split_repeated
+from trueup.checkpoint.folder import read_manifest
 from trueup.store import Store
 
 HZ = "telemetry.hz=10"
@@ -93,6 +94,18 @@ def test_its_lines(runs: Runs) -> None:
     assert bill["useful_tokens"] == sum(step.useful_tokens for step in stand)
     assert record.measurements["useful_tokens"].value == bill["useful_tokens"]
     assert lines["load"] > failed["load"]  # both processes started up
+    assert_whole(runs)
+
+
+def test_steps_given_up_are_lost_work(runs: Runs) -> None:
+    """It ends before it comes to the last step of the process before: the loop's own count is the bill's."""
+    last, step = runs.checkpoints() / "00000004", runs.checkpoints() / "00000003"
+    fewer = ["--set", "train.max_steps=4", "--allow-change", "train.max_steps"]
+    done = runs.train("--resume", step, *fewer)
+    assert done.code == 0, done.err
+    assert [one.step for one in runs.record().steps] == [1, 2, 3, 4, 5, 4]
+    bill = runs.document("bill", "last")
+    assert bill["useful_tokens"] == read_manifest(last).state["tally"]["useful_tokens"]
     assert_whole(runs)
 
 
