@@ -198,7 +198,7 @@ def test_while_it_removes_old_ones(run: Path) -> None:
     def write_and_retire() -> None:
         writer = CheckpointWriter(root, retention=Retention(keep=1), tell=lambda *_, **__: None)
         writer.save(new)
-        writer.close()
+        writer.wait()
 
     kills = removed = 0
     for _ in at_every_call(

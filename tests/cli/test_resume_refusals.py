@@ -71,7 +71,7 @@ def test_one_process_at_a_time(main: Main, ended: Path, recipe_file: Path) -> No
     ("origin", "word"),
     [
         ({"model_digest": "0" * 64}, "another base model"),
-        ({"data_digest": "0" * 64}, "another data"),
+        ({"data_digest": "0" * 64}, "other data"),
         ({"choices": "cuda"}, "trained on cuda"),
     ],
 )

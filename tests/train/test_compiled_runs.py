@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters, get_compilation_metrics
 from trueup.device import CpuDevice
 from trueup.schema import InputError
 from trueup.telemetry import MemorySink
-from trueup.train import loop
+from trueup.train import loop, recovery
 from trueup.train.compiling import compile_modes
 
 NO_COMPILER = (None, "there is no C++ compiler here")
@@ -84,7 +84,7 @@ def test_it_trains_as_the_eager_run_does(run_tiny: Any) -> None:
 @pytest.fixture
 def late_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Something is compiled inside the third training step."""
-    train_step = loop.train_step
+    train_step = recovery.train_step
     calls = iter(range(100))
 
     def step_and_compile(*arguments: Any) -> Any:
@@ -92,7 +92,7 @@ def late_compile(monkeypatch: pytest.MonkeyPatch) -> None:
             torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
         return train_step(*arguments)
 
-    monkeypatch.setattr(loop, "train_step", step_and_compile)
+    monkeypatch.setattr(recovery, "train_step", step_and_compile)
 
 
 def test_a_late_compile_is_an_event_and_not_in_the_steps_time(run_tiny: Any, late_compile: None) -> None:

@@ -26,6 +26,9 @@ class TwoRanks(World):
     def sum(self, values: list[float]) -> list[float]:
         return values
 
+    def agree(self, decision: bool) -> bool:
+        return decision
+
     def sum_gradients(self, parameters: Any) -> None:
         pass
 

@@ -54,12 +54,12 @@ def find_checkpoint(asked: str, loaded: LoadedRecipe, home: Home, allowed: list[
     checkpoint, or was trained by another recipe.
     """
     from trueup.checkpoint.folder import read_manifest
-    from trueup.train.resume import require_unchanged
+    from trueup.train.resume import changes, require_unchanged
 
     folder = _checkpoint(asked, loaded, home)
     manifest = read_manifest(folder)
     if _goes_by(home.runs / manifest.origin.run, loaded.digest):
-        return Found(folder, manifest)
+        allowed = [*allowed, *changes(manifest.origin.recipe, loaded.recipe)]
     for message in require_unchanged(manifest, loaded.recipe, allowed):
         say(f"note: {message}, as allowed")
     return Found(folder, manifest)

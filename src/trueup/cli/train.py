@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from trueup.train.run import Outcome
 
 RUN_ID_BYTES = 4
-MOST_NOTES = 3  # of saves and uploads that failed: the newest
+FAILED_SAVES = ("checkpoint_failed", "upload_failed")
+MOST_UPLOADS = 3  # that failed, to speak of: the newest; a network may be away for hours
 
 
 def train(
@@ -110,13 +111,14 @@ def _run(
     if found is not None:
         require_same_device(found.manifest, device.kind, allowed)
     run_id = found.manifest.origin.run if found else world.from_leader(_new_id(home))
+    run_name = found.manifest.origin.name if found else loaded.recipe.name
+    if world.leads and not found:
+        run_name = _new_name(name, run_name)
     folder, outcome = home.runs / run_id, None
     try:
         with held(folder) if world.leads else nullcontext():
             resume = world.leader_first(partial(take_up, found, home, leads=world.leads)) if found else None
-            run_name = resume.manifest.origin.name if resume else loaded.recipe.name
             if world.leads:
-                run_name = run_name if resume else _new_name(name, run_name)
                 say(f"run {run_id} ({run_name})" + (f" goes on after step {resume.step}" if resume else ""))
             sink = RunFolder(folder) if world.leads else MemorySink()
             outcome = execute(
@@ -150,8 +152,8 @@ def _tell(outcome: Outcome, as_json: bool) -> None:
     from trueup.schema import InputError, StorageError
 
     header, record = outcome.header, outcome.record
-    failed = [e.message for e in record.events if e.kind in ("checkpoint_failed", "upload_failed")]
-    for message in failed[-MOST_NOTES:]:
+    said = {kind: [e.message for e in record.events if e.kind == kind] for kind in FAILED_SAVES}
+    for message in (*said["checkpoint_failed"], *said["upload_failed"][-MOST_UPLOADS:]):
         say(f"note: {message}")
     say(f"run {header.id} {header.state}: {header.reason}")
     try:

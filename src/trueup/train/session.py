@@ -280,12 +280,12 @@ def seed_everything(seed: int) -> None:
 def _require_same(decided: Decided, data: str, model: str) -> None:
     """InputError where data or base model are not what the run was trained on."""
     for what, source, then, now in (
-        ("data", "data.source", decided.data_digest, data),
-        ("base model", "model.path", decided.model_digest, model),
+        ("other data", "data.source", decided.data_digest, data),
+        ("another base model", "model.path", decided.model_digest, model),
     ):
         if then is not None and then != now:
             raise InputError(
-                f"the run was trained on another {what}: its digest was {then[:12]}, and what {source} gives "
+                f"the run was trained on {what}: its digest was {then[:12]}, and what {source} gives "
                 f"now has {now[:12]}. Bring the old one back, or start a new run without --resume"
             )
 
