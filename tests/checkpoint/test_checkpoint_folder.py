@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import math
 import os
@@ -255,6 +256,20 @@ def test_one_of_a_newer_format_is_not_damage(root: Path) -> None:
     (root / "00000040/manifest.json").write_bytes(sealed(newer))
     with pytest.raises(InputError, match="update trueup"):
         newest_whole(root, pytest.fail)
+
+
+def test_one_nested_too_deeply_is_damage(root: Path) -> None:
+    """Whoever writes a manifest can give it the right digest."""
+    write(root, 20, 40)
+    content = (root / "00000040/manifest.json").read_bytes().partition(b',\n "sha256"')[0]
+    deep = content + b',\n "deep": ' + b"[" * 100_000 + b"]" * 100_000
+    digest = hashlib.sha256(deep + b"\n}").hexdigest()
+    (root / "00000040/manifest.json").write_bytes(deep + f',\n "sha256": "{digest}"\n}}\n'.encode())
+    said: list[str] = []
+    found = newest_whole(root, said.append)
+    assert found is not None
+    assert found[1].step == 20
+    assert "nested too deeply" in said[0]
 
 
 def test_the_best_is_the_one_the_newest_readable_names(root: Path) -> None:

@@ -90,7 +90,10 @@ def unsealed(raw: bytes) -> CheckpointManifest:
     content = raw[: seal.start()] + _END
     if hashlib.sha256(content).hexdigest() != seal[1].decode():
         raise ValueError("it is not what its digest says")
-    fields = json.loads(content)
+    try:
+        fields = json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply to be one of trueup's") from None
     if isinstance(fields, dict) and isinstance(fields.get("format"), int) and fields["format"] > FORMAT:
         raise InputError(
             f"the checkpoint has format {fields['format']}, and this trueup reads up to {FORMAT}; "
