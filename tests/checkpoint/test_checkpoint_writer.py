@@ -16,10 +16,11 @@ import pytest
 from checkpoint_records import ORIGIN, contents, make_run, snapshot, tensors, value_in, write
 
 from trueup.checkpoint import writer as writer_module
-from trueup.checkpoint.folder import newest_whole, steps, verified, write_checkpoint
+from trueup.checkpoint.folder import best_of, folder_name, newest_whole, steps, verified, write_checkpoint
 from trueup.checkpoint.retention import Retention
 from trueup.checkpoint.snapshot import Snapshot
 from trueup.checkpoint.writer import CheckpointWriter
+from trueup.schema import StorageError
 
 WAIT_S = 60  # for another thread, where all is well
 
@@ -241,6 +242,37 @@ def test_a_run_folder_that_is_gone_is_told_and_not_made_again(
     assert not root.parent.exists()
     assert told.kinds == ["checkpoint", "checkpoint_failed"]
     assert "is gone; it is not made again" in told.of("checkpoint_failed")[0]["error"]
+
+
+def test_the_old_best_stays_where_the_save_of_a_better_one_failed(
+    root: Path, make: MakeWriter, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_or_fail(root: Path, snapshot: Snapshot) -> Path:
+        if snapshot.step == 6:
+            raise StorageError("No space left on device")
+        return write_checkpoint(root, snapshot)
+
+    monkeypatch.setattr(writer_module, "write_checkpoint", write_or_fail)
+    writer = make(keep=2)
+    for step, best in ((3, 3), (6, 6), (8, 6), (10, 6)):
+        writer.save(snapshot(step, best_step=best))
+    writer.wait()
+    assert told.steps("checkpoint_failed") == [6]
+    assert steps(root) == [3, 8, 10]
+    assert [verified(root / folder_name(step)).best_step for step in steps(root)] == [3, 3, 3]
+    assert best_of(root) == root / "00000003"
+    writer.save(snapshot(12, best_step=12))
+    writer.wait()
+    assert steps(root) == [10, 12]
+    assert best_of(root) == root / "00000012"
+
+
+def test_a_best_that_was_never_saved_is_not_named(root: Path, make: MakeWriter) -> None:
+    writer = make()
+    writer.save(snapshot(20, best_step=10))
+    writer.save(snapshot(40, best_step=10))
+    writer.wait()
+    assert [verified(root / folder_name(step)).best_step for step in steps(root)] == [None, None]
 
 
 def test_one_that_cannot_be_removed_is_told_and_tried_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import threading
@@ -26,6 +27,8 @@ class CheckpointWriter:
     from other threads: `checkpoint` (step, seconds, bytes, why, left_out), `checkpoint_failed` (step, error),
     `checkpoint_removed` (step, bytes), `checkpoint_not_removed` (error), `checkpoint_uploaded` (step,
     seconds), `upload_failed` (step, error). Its threads never keep the interpreter from ending.
+
+    A manifest names as the best a checkpoint that is there, whatever became of the save of a better one.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class CheckpointWriter:
         if self._uploads is not None and not self._uploads.let_go(self._root / folder_name(snapshot.step)):
             self._uploads.wait()  # a step done again, and its older folder is being read
         try:
+            snapshot = dataclasses.replace(snapshot, best_step=_best_there(self._root, snapshot))
             folder = write_checkpoint(self._root, snapshot)
             manifest = read_manifest(folder)
         except Exception as error:  # whatever it was, the run goes on
@@ -126,6 +130,20 @@ class CheckpointWriter:
             self._tell(
                 "checkpoint_not_removed", f"{error}; it is tried again after the next save", error=str(error)
             )
+
+
+def _best_there(root: Path, snapshot: Snapshot) -> int | None:
+    """The best so far of what is on disk or about to be: where the save of the best had failed, the one
+    before it, so that it stays. Raises StorageError."""
+    there = [step for step in steps(root) if step < snapshot.step]
+    if snapshot.best_step is None or snapshot.best_step in (*there, snapshot.step):
+        return snapshot.best_step
+    for step in reversed(there):
+        with contextlib.suppress(TrueupError):
+            best = read_manifest(root / folder_name(step)).best_step
+            if best in there:
+                return best
+    return None
 
 
 def _saved(root: Path, step: int) -> Saved:
