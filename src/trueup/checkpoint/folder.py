@@ -31,6 +31,7 @@ __all__ = [
     "clean_up",
     "folder_name",
     "load_tensors",
+    "newest_step",
     "newest_whole",
     "read_manifest",
     "remove_checkpoint",
@@ -66,6 +67,16 @@ def steps(root: Path) -> list[int]:
     for name in names:
         with contextlib.suppress(OSError):  # a read-only disk
             _put_back(root, name)
+    return _steps_in(names)
+
+
+def newest_step(root: Path) -> int | None:
+    """The last of `steps`, for a thread beside the one that writes: nothing gets its name back. Raises
+    OSError."""
+    return max(_steps_in(os.listdir(root)), default=None)
+
+
+def _steps_in(names: list[str]) -> list[int]:
     found = {_step_of(name) for name in names if not name.endswith(INCOMPLETE)}
     return sorted(step for step in found if step is not None)
 

@@ -125,8 +125,8 @@ class Remote:
         return target
 
     def retain(self, run_id: str, retention: Retention, *, newest: int) -> None:
-        """Remove what is not to be kept now that step `newest` is there: by the retention's rules, what was
-        left halfway, and later steps, which the run went back before."""
+        """Remove what is not to be kept: by the retention's rules, what was left halfway, and steps after
+        `newest`, the newest that the run has saved, sent here or not: it went back before those."""
         whole, half = self.found(run_id)
         saved = [self._saved(run_id, step) for step in whole if step <= newest]
         later = [step for step in whole if step > newest]

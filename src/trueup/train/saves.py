@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trueup.checkpoint.folder import checkpoints_of
+from trueup.checkpoint.folder import checkpoints_of, newest_step
 from trueup.checkpoint.manifest import Origin
 from trueup.checkpoint.retention import Retention
 from trueup.checkpoint.snapshot import Snapshot
@@ -143,7 +143,8 @@ def open_saves(
 
 
 def _upload(recipe: Recipe, run_id: str) -> Callable[[Path], None] | None:
-    """Copies a checkpoint to the recipe's other place, and lets go there by the same rules."""
+    """Copies a checkpoint to the recipe's other place, and lets go there by the same rules. It may be an
+    older one that had failed: which is the newest, the run's own folder says."""
     if recipe.checkpoint.to is None:
         return None
     from trueup.checkpoint.remote import Remote
@@ -152,7 +153,9 @@ def _upload(recipe: Recipe, run_id: str) -> Callable[[Path], None] | None:
 
     def upload(folder: Path) -> None:
         remote.upload(folder, run_id)
-        remote.retain(run_id, retention, newest=int(folder.name))
+        newest = newest_step(folder.parent)
+        if newest is not None:
+            remote.retain(run_id, retention, newest=newest)
 
     return upload
 
