@@ -89,6 +89,26 @@ def test_a_divergence_ends_the_run_after_the_step_is_recorded(
     assert sink.events[-1].data["cause"] == "DivergedError"
 
 
+def test_a_divergence_goes_back_to_before_it_however_frequent_the_saves(
+    run_tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two newest checkpoints are of the steps in which it diverged."""
+    original, count = stepper.accumulate, [0]
+
+    def patched(session: Session, *arguments: Any) -> float:
+        count[0] += 1
+        return original(session, *arguments) * (9 if 7 < count[0] <= 12 else 1)
+
+    monkeypatch.setattr(stepper, "accumulate", patched)
+    settings = ("train.max_steps=14", "train.epochs=9", "checkpoint.every=1", "checkpoint.keep=2")
+    outcome, sink = run_tiny(*EAGER, *settings, "failure.divergence.action=rollback")
+    assert outcome.header.state == "finished", outcome.header.reason
+    (back,) = (event for event in sink.events if event.kind == "rollback")
+    assert back.data["failed_at"] == 12
+    assert back.data["step"] < 8
+    assert sink.steps[-1].step == 14
+
+
 def test_the_next_run_starts_with_what_this_one_went_on_with(
     run_tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

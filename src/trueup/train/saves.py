@@ -161,6 +161,13 @@ def _upload(recipe: Recipe, run_id: str) -> Callable[[Path], None] | None:
 
 
 def _retention(recipe: Recipe) -> Retention:
+    """A divergence is seen after so many steps, and what was saved in them is no good to go back to."""
     asked = recipe.checkpoint
     most = None if asked.disk_gb is None else int(asked.disk_gb * 1e9)
-    return Retention(keep=asked.keep, keep_every=asked.keep_every, disk_bytes=most)
+    divergence = recipe.failure.divergence
+    return Retention(
+        keep=asked.keep,
+        keep_every=asked.keep_every,
+        keep_before=divergence.steps if divergence.action == "rollback" else None,
+        disk_bytes=most,
+    )
