@@ -388,7 +388,7 @@ def test_a_slow_upload_keeps_no_save_waiting(root: Path, make: MakeWriter, told:
     assert steps(root) == [80]
 
 
-def test_a_failed_upload_is_told_and_offered_again(root: Path, make: MakeWriter, told: Told) -> None:
+def test_a_failed_upload_is_told_and_tried_again(root: Path, make: MakeWriter, told: Told) -> None:
     tried: list[str] = []
     down = True
 
@@ -405,9 +405,89 @@ def test_a_failed_upload_is_told_and_offered_again(root: Path, make: MakeWriter,
     down = False
     writer.save(snapshot(40))
     writer.wait()
-    assert tried == ["00000020", "00000020", "00000040"]
-    assert told.steps("checkpoint_uploaded") == [20, 40]
+    assert tried == ["00000020", "00000040", "00000020"]
+    assert told.steps("checkpoint_uploaded") == [40, 20]
     assert steps(root) == [20, 40]
+
+
+class FarSide:
+    """A place that can be down."""
+
+    def __init__(self) -> None:
+        self.down = True
+        self.tried: list[int] = []
+
+    def __call__(self, folder: Path) -> None:
+        self.tried.append(int(folder.name))
+        if self.down:
+            raise ConnectionError("no route to host")
+
+
+def test_the_last_upload_is_tried_again_at_the_end(make: MakeWriter, told: Told) -> None:
+    far = FarSide()
+    writer = make(far)
+    writer.save(snapshot(20))
+    writer.wait()
+    far.down = False
+    writer.finish()
+    assert far.tried == [20, 20]
+    assert told.steps("checkpoint_uploaded") == [20]
+    assert len(told.of("upload_failed")) == 1
+
+
+def test_a_far_side_that_stays_down_is_asked_once_for_each_save_and_once_at_the_end(
+    make: MakeWriter, told: Told
+) -> None:
+    far = FarSide()
+    writer = make(far)
+    for step in (20, 40, 60, 80):
+        writer.save(snapshot(step))
+        writer.wait()
+    assert far.tried == [20, 40, 60, 80]
+    writer.finish()
+    assert far.tried == [20, 40, 60, 80, 80]
+    assert told.of("upload_failed")[-1] == {"step": 80, "steps": [20, 40, 60, 80]}
+    assert told.events[-1][1] == "4 checkpoints are on the local disk alone, the last of step 80"
+    assert "tried again" not in told.events[-2][1]
+
+
+def test_all_that_had_failed_go_when_one_arrives_at_the_end(make: MakeWriter, told: Told) -> None:
+    far = FarSide()
+    writer = make(far)
+    for step in (20, 40, 60):
+        writer.save(snapshot(step))
+        writer.wait()
+    far.down = False
+    writer.finish()
+    assert sorted(told.steps("checkpoint_uploaded")) == [20, 40, 60]
+    assert told.kinds[-1] == "checkpoint_uploaded"
+
+
+def test_of_those_that_wait_while_one_fails_the_newest_is_tried(make: MakeWriter) -> None:
+    far = FarSide()
+    gate = Gate(far)
+    writer = make(gate)
+    writer.save(snapshot(20))
+    assert gate.entered.wait(WAIT_S)
+    for step in (40, 60, 80):
+        writer.save(snapshot(step))
+    writer._wait_for_write()
+    gate.open.set()
+    writer.wait()
+    assert far.tried == [20, 80]
+
+
+def test_one_that_can_never_go_keeps_no_other_waiting(make: MakeWriter, told: Told) -> None:
+    def upload(folder: Path) -> None:
+        if folder.name == "00000020":
+            raise ConnectionError("refused")
+
+    writer = make(upload)
+    for step in (20, 40, 60):
+        writer.save(snapshot(step))
+    writer.finish()
+    assert sorted(told.steps("checkpoint_uploaded")) == [40, 60]
+    assert told.of("upload_failed")[-1]["steps"] == [20]
 
 
 def test_one_that_was_removed_is_not_offered_again(make: MakeWriter, told: Told) -> None:

@@ -17,7 +17,9 @@ class Tell(Protocol):
 
 
 class Uploads:
-    """A folder whose upload fails is tried again when the next one is offered."""
+    """A folder whose upload fails is tried again once another has arrived, and so are those that wait with
+    it but for the newest: a far side that is gone is asked no more than once for each folder offered. One
+    that is gone from the disk by then is forgotten: the run went back before it."""
 
     def __init__(self, upload: Callable[[Path], None], tell: Tell) -> None:
         self._upload = upload
@@ -27,23 +29,20 @@ class Uploads:
         self._failed: list[Path] = []
         self._now: Path | None = None
         self._thread: threading.Thread | None = None
+        self._ending = False
 
     def offer(self, folder: Path) -> None:
         """Upload it when those before it are done."""
         with self._lock:
-            self._waiting = list(dict.fromkeys((*self._failed, *self._waiting, folder)))
-            self._failed = []
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._work, name="checkpoint-upload", daemon=True)
-                self._thread.start()
+            self._forget(folder)
+            self._begin(folder)
 
     def let_go(self, folder: Path) -> bool:
         """Forget a folder, so that it may be removed. False where it is being uploaded just now."""
         with self._lock:
             if folder == self._now:
                 return False
-            self._waiting = [other for other in self._waiting if other != folder]
-            self._failed = [other for other in self._failed if other != folder]
+            self._forget(folder)
             return True
 
     def wait(self) -> None:
@@ -51,6 +50,34 @@ class Uploads:
         thread = self._thread
         if thread is not None:
             thread.join()
+
+    def finish(self) -> None:
+        """As `wait`, at the end: the first failure is the last, but that the newest of what failed is tried
+        once more, and the others with it where it arrives. What stays behind is told."""
+        self._ending = True
+        self.wait()
+        with self._lock:
+            if self._failed:
+                newest = max(self._failed, key=lambda folder: int(folder.name))
+                self._forget(newest)
+                self._begin(newest)
+        self.wait()
+        if left := sorted(int(folder.name) for folder in self._failed if folder.is_dir()):
+            what = "1 checkpoint is" if len(left) == 1 else f"{len(left)} checkpoints are"
+            message = f"{what} on the local disk alone, the last of step {left[-1]}"
+            self._tell("upload_failed", message, step=left[-1], steps=left)
+
+    def _forget(self, folder: Path) -> None:
+        """Under the lock."""
+        self._waiting = [other for other in self._waiting if other != folder]
+        self._failed = [other for other in self._failed if other != folder]
+
+    def _begin(self, folder: Path) -> None:
+        """Under the lock."""
+        self._waiting.append(folder)
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._work, name="checkpoint-upload", daemon=True)
+            self._thread.start()
 
     def _work(self) -> None:
         try:
@@ -73,17 +100,33 @@ class Uploads:
         try:
             self._upload(folder)
         except Exception as error:  # whatever a network does, the run goes on
-            with self._lock:
-                self._failed.append(folder)
+            if not folder.is_dir():
+                return
+            self._put_off(folder)
+            again = "" if self._ending else "; it is tried again when another has arrived, or at the end"
             self._tell(
                 "upload_failed",
-                f"the checkpoint of step {step} is on the local disk and could not be uploaded: {error}; it "
-                "is tried again with the next save",
+                f"the checkpoint of step {step} is on the local disk and could not be uploaded: {error}"
+                f"{again}",
                 step=step,
                 error=f"{type(error).__name__}: {error}",
             )
         else:
+            self._take_up()
             seconds = time.monotonic() - began
             self._tell(
                 "checkpoint_uploaded", f"uploaded the checkpoint of step {step}", step=step, seconds=seconds
             )
+
+    def _put_off(self, folder: Path) -> None:
+        """This one and, but for the newest, those after it, until one has arrived."""
+        with self._lock:
+            still = [] if self._ending else self._waiting[-1:]
+            self._failed += [*(other for other in self._waiting if other not in still), folder]
+            self._waiting = still
+
+    def _take_up(self) -> None:
+        """The far side answers: what had failed has its turn."""
+        with self._lock:
+            self._waiting = [*self._failed, *self._waiting]  # the newest stays the last
+            self._failed = []

@@ -26,7 +26,8 @@ class CheckpointWriter:
     Nothing that a disk or a network does is raised: it is told, and the next save tries again. `tell` gets,
     from other threads: `checkpoint` (step, seconds, bytes, why, left_out), `checkpoint_failed` (step, error),
     `checkpoint_removed` (step, bytes), `checkpoint_not_removed` (error), `checkpoint_uploaded` (step,
-    seconds), `upload_failed` (step, error). Its threads never keep the interpreter from ending.
+    seconds), `upload_failed` (step, error; at the end steps: all that stay behind). Its threads never keep
+    the interpreter from ending.
 
     A manifest names as the best a checkpoint that is there, whatever became of the save of a better one.
     """
@@ -68,6 +69,12 @@ class CheckpointWriter:
         self._wait_for_write()
         if self._uploads is not None:
             self._uploads.wait()
+
+    def finish(self) -> None:
+        """As `wait`, at the end of the run: an upload that had failed is tried once more."""
+        self._wait_for_write()
+        if self._uploads is not None:
+            self._uploads.finish()
 
     def _wait_for_write(self) -> None:
         if self._thread is not None:

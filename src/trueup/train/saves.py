@@ -102,10 +102,10 @@ class Saves:
             self.writer.wait()
 
     def close(self) -> None:
-        """As `wait`, on the clock, at the end."""
+        """As `wait`, on the clock, at the end: what could not be uploaded is tried once more."""
         if self.writer is not None:
             with self.session.timeline.span(SpanName.CHECKPOINT):
-                self.writer.wait()
+                self.writer.finish()
 
 
 def open_saves(
