@@ -377,7 +377,7 @@ def test_a_slow_upload_keeps_no_save_waiting(root: Path, make: MakeWriter, told:
     assert gate.entered.wait(WAIT_S)
     for step in (40, 60):
         writer.save(snapshot(step))
-    writer._wait_for_write()
+    writer.wait_for_write()
     assert told.steps("checkpoint") == [20, 40, 60]
     assert steps(root) == [20, 60]  # the one that is being read stays until it has been
     gate.open.set()
@@ -471,7 +471,7 @@ def test_of_those_that_wait_while_one_fails_the_newest_is_tried(make: MakeWriter
     assert gate.entered.wait(WAIT_S)
     for step in (40, 60, 80):
         writer.save(snapshot(step))
-    writer._wait_for_write()
+    writer.wait_for_write()
     gate.open.set()
     writer.wait()
     assert far.tried == [20, 80]
@@ -537,7 +537,7 @@ def test_snapshots_are_let_go_before_the_upload(make: MakeWriter) -> None:
     writer = make(gate)
     writer.save(snapshot(20))
     assert gate.entered.wait(WAIT_S)
-    writer._wait_for_write()
+    writer.wait_for_write()
     gc.collect()
     assert not [thing for thing in gc.get_objects() if type(thing) is Snapshot]
     gate.open.set()

@@ -1,15 +1,21 @@
-"""What a recipe makes of saving: what is removed at the place where checkpoints are copied to."""
+"""What a run's saving makes of uploads: what goes at the place they go to, and who waits for them."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from checkpoint_records import snapshot
 from remote_folders import RUN, save
 
 from trueup.checkpoint.carry import leave_later
+from trueup.checkpoint.folder import steps
 from trueup.checkpoint.remote import Remote
+from trueup.checkpoint.retention import Retention
+from trueup.checkpoint.writer import CheckpointWriter
 from trueup.recipe import load_recipe
 from trueup.train import saves
 
@@ -54,3 +60,33 @@ def test_steps_that_the_run_went_back_before_go(root: Path, far: Remote, upload:
     leave_later(root, 4)
     upload(save(root, 5, best=4))
     assert far.steps(RUN) == [4, 5]
+
+
+def test_going_back_waits_for_no_upload(root: Path) -> None:
+    """Other ranks wait meanwhile. What is left aside while it is on its way is no failure."""
+    began, end = threading.Event(), threading.Event()
+    told: list[str] = []
+
+    def upload(folder: Path) -> None:
+        began.set()
+        assert end.wait(60)
+        (folder / "manifest.json").read_bytes()
+
+    def tell(kind: str, message: str, **data: Any) -> None:
+        told.append(kind)
+
+    writer = CheckpointWriter(root, retention=Retention(), tell=tell, upload=upload)
+    writer.save(snapshot(40))
+    assert began.wait(60)
+    running: Any = None  # the session, which waiting has no use for
+    run = saves.Saves(running, writer, None, remember=dict, settle=lambda: None)
+    waiting = threading.Thread(target=run.wait, daemon=True)
+    waiting.start()
+    waiting.join(10)
+    went_on = not waiting.is_alive()
+    leave_later(root, 20)
+    end.set()
+    writer.finish()
+    assert went_on
+    assert steps(root) == []
+    assert told == ["checkpoint"]

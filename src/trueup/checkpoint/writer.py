@@ -49,7 +49,7 @@ class CheckpointWriter:
 
     def save(self, snapshot: Snapshot) -> None:
         """Wait for the save that is being written, if any, and begin this one."""
-        self._wait_for_write()
+        self.wait_for_write()
         snapshot = dataclasses.replace(snapshot, state=copy.deepcopy(snapshot.state))
         self._thread = threading.Thread(target=self._save, args=(snapshot,), name="checkpoint", daemon=True)
         self._thread.start()
@@ -66,17 +66,18 @@ class CheckpointWriter:
 
     def wait(self) -> None:
         """Until all that was handed over is on disk or has failed, uploads too."""
-        self._wait_for_write()
+        self.wait_for_write()
         if self._uploads is not None:
             self._uploads.wait()
 
     def finish(self) -> None:
         """As `wait`, at the end of the run: an upload that had failed is tried once more."""
-        self._wait_for_write()
+        self.wait_for_write()
         if self._uploads is not None:
             self._uploads.finish()
 
-    def _wait_for_write(self) -> None:
+    def wait_for_write(self) -> None:
+        """Until what was handed over is on disk or has failed; uploads may go on."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

@@ -97,12 +97,12 @@ class Saves:
         return self.writer is not None and self.writer.in_flight
 
     def wait(self) -> None:
-        """Until what was handed over is on disk, or has failed."""
+        """Until what was handed over is on disk, or has failed. Uploads may go on: other ranks wait too."""
         if self.writer is not None:
-            self.writer.wait()
+            self.writer.wait_for_write()
 
     def close(self) -> None:
-        """As `wait`, on the clock, at the end: what could not be uploaded is tried once more."""
+        """At the end, on the clock: until all is on disk and uploaded, or has failed once more."""
         if self.writer is not None:
             with self.session.timeline.span(SpanName.CHECKPOINT):
                 self.writer.finish()
