@@ -16,6 +16,7 @@ import pytest
 from checkpoint_records import ORIGIN, contents, make_run, snapshot, tensors, value_in, write
 
 from trueup.checkpoint import writer as writer_module
+from trueup.checkpoint.carry import leave_later
 from trueup.checkpoint.folder import best_of, folder_name, newest_whole, steps, verified, write_checkpoint
 from trueup.checkpoint.retention import Retention
 from trueup.checkpoint.snapshot import Snapshot
@@ -169,6 +170,19 @@ def test_later_steps_of_a_course_that_was_left_go(root: Path, make: MakeWriter, 
     writer.wait()
     assert steps(root) == [20, 40]
     assert told.steps("checkpoint_removed") == [60, 80]
+
+
+def test_what_was_left_aside_goes_when_the_run_has_passed_it(
+    root: Path, make: MakeWriter, told: Told
+) -> None:
+    write(root, 20, 60, 80)
+    leave_later(root, 20)
+    writer = make(keep=1)
+    for step, left in ((40, ["00000060.left", "00000080.left"]), (60, ["00000080.left"]), (90, [])):
+        writer.save(snapshot(step))
+        writer.wait()
+        assert sorted(path.name for path in root.iterdir()) == [f"{step:08d}", *left]
+    assert told.steps("checkpoint_removed") == [20, 40, 60, 60, 80]
 
 
 def test_an_attached_file_that_is_gone_is_left_out_and_told(root: Path, make: MakeWriter, told: Told) -> None:

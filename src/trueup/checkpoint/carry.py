@@ -37,8 +37,8 @@ def copy_checkpoint(source: Path, root: Path) -> Path:
 
 def leave_later(root: Path, step: int) -> list[int]:
     """Take the checkpoints after `step` out of the way: the run goes on from there, and nobody must resume
-    from what it left. They stay beside as STEP.left until the next time. Returns their steps. Raises
-    StorageError. What killed writers left goes too: there may be no next save."""
+    from what it left. They stay beside as STEP.left until the run has saved a step as late, or the next time.
+    Returns their steps. Raises StorageError. What killed writers left goes too: there may be no next save."""
     with contextlib.suppress(OSError):  # rubbish is no reason not to go on
         clean_up(root)
     later = [one for one in steps(root) if one > step]
@@ -53,3 +53,9 @@ def leave_later(root: Path, step: int) -> list[int]:
                 f"the checkpoint of step {one} in {root} cannot be left aside: {error.strerror or error}"
             ) from None
     return later
+
+
+def left_up_to(root: Path, step: int) -> dict[int, Path]:
+    """What `leave_later` left of steps up to this one, by step."""
+    named = {aside.name.removesuffix(LEFT): aside for aside in sorted(root.glob(f"*{LEFT}"))}
+    return {int(name): aside for name, aside in named.items() if name.isdecimal() and int(name) <= step}

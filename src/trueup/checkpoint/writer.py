@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from trueup.schema import StorageError, TrueupError
 
+from .carry import left_up_to
 from .folder import folder_name, read_manifest, remove_checkpoint, steps, write_checkpoint
 from .manifest import CheckpointManifest
 from .retention import Retention, Saved
@@ -124,20 +126,26 @@ class CheckpointWriter:
 
     def _retire(self, step: int) -> None:
         """Remove what is not to be kept, and later steps than this one: the run went back and does them
-        again, and nobody must resume from them."""
+        again, and nobody must resume from them. What it left aside then goes when it has been passed."""
         try:
             saved = {one: _saved(self._root, one) for one in steps(self._root)}
             due = self._retention.to_remove([one for one in saved.values() if one.step <= step])
             for one in (*due, *(later for later in saved if later > step)):
                 if self._uploads is None or self._uploads.let_go(self._root / folder_name(one)):
                     remove_checkpoint(self._root, one)
-                    size = saved[one].bytes
-                    message = f"removed the checkpoint of step {one}: {size / 1e6:.1f} MB"
-                    self._tell("checkpoint_removed", message, step=one, bytes=size)
+                    self._tell_removed(one, saved[one].bytes)
+            for one, aside in left_up_to(self._root, step).items():
+                size = _size(aside)
+                shutil.rmtree(aside)
+                self._tell_removed(one, size)
         except (StorageError, OSError) as error:
             self._tell(
                 "checkpoint_not_removed", f"{error}; it is tried again after the next save", error=str(error)
             )
+
+    def _tell_removed(self, step: int, size: int) -> None:
+        message = f"removed the checkpoint of step {step}: {size / 1e6:.1f} MB"
+        self._tell("checkpoint_removed", message, step=step, bytes=size)
 
 
 def _best_there(root: Path, snapshot: Snapshot) -> int | None:
@@ -156,8 +164,11 @@ def _best_there(root: Path, snapshot: Snapshot) -> int | None:
 
 def _saved(root: Path, step: int) -> Saved:
     folder = root / folder_name(step)
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     try:
-        return Saved(step, size, read_manifest(folder).best_step)
+        return Saved(step, _size(folder), read_manifest(folder).best_step)
     except TrueupError:
-        return Saved(step, size)
+        return Saved(step, _size(folder))
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
