@@ -28,8 +28,8 @@ def prepare_text(report: Mapping[str, Any]) -> RenderableType:
     title = clean(report.get("source") or report["dataset"])
     parts = [
         Text.assemble((title, "bold"), "  found prepared" if report["cache_hit"] else "  prepared"),
-        Text(f"{report['records']:,} records: {splits}"),
-        Text(f"tokens in a record: {tokens}; {lengths['total']:,} in all"),
+        Text(f"{report['records']:,} records{_pieces(report)}: {splits}"),
+        Text(f"tokens in an example: {tokens}; {lengths['total']:,} in all"),
         *map(Text, _more_facts(report)),
         *map(Text, _formats(report.get("format") or {})),
     ]
@@ -39,6 +39,12 @@ def prepare_text(report: Mapping[str, Any]) -> RenderableType:
     if report.get("folder"):
         parts.append(Text(f"in {clean(report['folder'])}", style="dim"))
     return Group(*parts, Text(), histogram_text(report["length_histogram"]))
+
+
+def _pieces(report: Mapping[str, Any]) -> str:
+    """That long records were split into several examples, which is what the splits count."""
+    examples = report.get("examples", report["records"])
+    return f" in {examples:,} examples" if examples != report["records"] else ""
 
 
 def _more_facts(report: Mapping[str, Any]) -> Iterator[str]:

@@ -119,7 +119,7 @@ def histogram_of_lengths(histogram: Sequence[Sequence[int]], prefix: str) -> str
         axes.bar(places, [count for _, _, count in histogram], color=ACCENT, width=0.86)
         every = max(1, math.ceil(len(histogram) / 9))
         axes.set_xticks([p - 0.5 for p in places][::every], [number(low) for low, _, _ in histogram][::every])
-        _label(axes, "tokens in a record, from", "records")
+        _label(axes, "tokens in an example, from", "examples")
         total = sum(count for _, _, count in histogram)
         widest = max(histogram, key=lambda part: part[2])
         return canvas.svg(

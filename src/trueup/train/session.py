@@ -171,6 +171,9 @@ def open_session(
         for message in prepared.messages:
             timeline.event("note", message)
             say(message)
+        if left_out := prepared.facts.dropped:
+            parts = ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in left_out.items())
+            say(f"records left out: {parts} (`trueup prepare` lists them)")
         if decided is not None:
             _require_same(decided, prepared.facts.digest, digest_of(resolved.folder))
         training, validation = prepared.split("train"), prepared.split("validation")
