@@ -92,7 +92,8 @@ class Recovery:
         if section.action == "ignore":
             return
         if section.action == "rollback" and not self._had_enough(step):
-            raise RollBack(message, before=found.since)
+            # The checkpoint of the step before already has the weights that gave the first high loss.
+            raise RollBack(message, before=found.since - 1)
         advice = "Try a smaller optimizer.lr or more schedule.warmup_steps"
         raise DivergedError(f"{message}{self._patience()}. {advice}", found.median, found.losses)
 
