@@ -50,6 +50,7 @@ def call(*arguments: str | Path, home: Path, folder: Path | None = None) -> Done
         patch.setattr("trueup.telemetry.origin._age_from_kernel", lambda: time.perf_counter() - began)
         if arguments[0] == "train":  # a second of each run
             patch.setattr("trueup.train.session.CEILING_BUDGET_S", 0.02)
+            patch.setattr("trueup.train.session.BUSY_NEIGHBOURS", 1.0)  # other tests run beside this one
         with _sent_to({1: out, 2: err}):
             code = _main()
         out.seek(0)

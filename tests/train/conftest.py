@@ -26,6 +26,7 @@ Run = Callable[..., tuple[Outcome, MemorySink]]
 def short_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the best matmul is matters to no test here; looking for it takes a second of each session."""
     monkeypatch.setattr("trueup.train.session.CEILING_BUDGET_S", 0.02)
+    monkeypatch.setattr("trueup.train.session.BUSY_NEIGHBOURS", 1.0)  # other tests run beside this one
 
 
 @pytest.fixture
