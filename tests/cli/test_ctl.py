@@ -9,8 +9,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from in_process import Main, refused
 
+from in_process import Main, refused
 from trueup.train.control import WORDS, Control
 
 
