@@ -57,13 +57,14 @@ _WORD_BEFORE = re.compile(r"[0-9A-Za-z_]")
 _JWT = re.compile(
     r"(?<![0-9A-Za-z_-])(eyJ[0-9A-Za-z_-]{8,2000})\.[0-9A-Za-z_-]{8,8000}\.[0-9A-Za-z_-]{16,2000}(?![0-9A-Za-z_])"
 )
-_GAP = r"(?:\s|\\[nr])*+"  # a line's end, also as it stands inside a JSON string
+# Repeated groups are not possessive: before Python 3.11.5 one that fails halfway keeps what it had taken.
+_GAP = r"(?:\s|\\[nr])*"  # a line's end, also as it stands inside a JSON string
 _NAME = r"(?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----"
 _PRIVATE_KEY = re.compile(
     rf"-----BEGIN {_NAME}"
-    rf"(?:{_GAP}[A-Za-z-]{{2,20}}: [^\n]{{1,200}}\n){{0,4}}+"  # Proc-Type: 4,ENCRYPTED
-    rf"((?:{_GAP}[0-9A-Za-z+/=]{{40,}}+)*+)"
-    rf"(?:(?:{_GAP}[0-9A-Za-z+/=]{{1,80}}+){{0,3}}+{_GAP}-----END {_NAME})?"
+    rf"(?:{_GAP}[A-Za-z-]{{2,20}}: [^\n]{{1,200}}\n){{0,4}}"  # Proc-Type: 4,ENCRYPTED
+    rf"((?:{_GAP}[0-9A-Za-z+/=]{{40,}}+)*)"
+    rf"(?:(?:{_GAP}[0-9A-Za-z+/=]{{1,80}}+){{0,3}}{_GAP}-----END {_NAME})?"
 )
 _KEY_BODY = 64  # characters at least: fewer is a placeholder
 
