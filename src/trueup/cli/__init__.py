@@ -16,14 +16,23 @@ def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 the work failed, 2 the input was wrong."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
+    _received.clear()
     try:
         _run()
-    except _Stopped as stopped:
-        print(f"trueup: {stopped} received; stopped, and nothing half-written is left", file=sys.stderr)
+    except SystemExit:
+        raise
+    except BaseException:  # _Stopped, or what a library made of it: those in Rust panic
+        if not _received:
+            raise
+        print(f"trueup: {_received[0]} received; stopped, and nothing half-written is left", file=sys.stderr)
         sys.exit(1)
 
 
+_received: list[str] = []  # the signal that was to end this command
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
+    _received.append(signal.Signals(number).name)
     for caught in (signal.SIGINT, signal.SIGTERM):
         signal.signal(caught, signal.SIG_IGN)  # cleaning up takes a moment; once is enough
     raise _Stopped(signal.Signals(number).name)
