@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
+import sys
 import threading
 from types import FrameType, TracebackType
 from typing import Self
 
+AGAIN_AFTER_S = 0.05
 ACKNOWLEDGED = b"\nstopping at the next safe place; once more stops at once, and keeps fewer weights\n"
 
 
@@ -15,9 +18,10 @@ class Interrupted(BaseException):
     """The run was asked to end. Not an Exception: no handler for failures may swallow it. `safe`: raised at a
     place where weights and optimizer are whole."""
 
-    def __init__(self, reason: str, *, safe: bool = False) -> None:
+    def __init__(self, reason: str, *, safe: bool = False, number: int | None = None) -> None:
         super().__init__(reason)
         self.safe = safe
+        self.number = number
 
 
 class Interruption:
@@ -32,11 +36,13 @@ class Interruption:
         self.polite = False
         self.concluding = False
         self._before: dict[signal.Signals, object] = {}
+        self._hook_before = sys.unraisablehook
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in self.SIGNALS:
                 self._before[number] = signal.signal(number, self._caught)
+            self._hook_before, sys.unraisablehook = sys.unraisablehook, self._swallowed
         return self
 
     def __exit__(
@@ -44,6 +50,8 @@ class Interruption:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+        if self._before:
+            sys.unraisablehook = self._hook_before
 
     def check(self) -> None:
         """Raise Interrupted if a signal has come."""
@@ -56,5 +64,15 @@ class Interruption:
         again = self.requested is not None
         self.requested = f"{signal.Signals(number).name} received"
         if again or not self.polite:
-            raise Interrupted(self.requested)
+            raise Interrupted(self.requested, number=number)
         os.write(2, ACKNOWLEDGED)  # not print: the signal may have come in the middle of one
+
+    def _swallowed(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """What Python does with an exception it cannot let out: a signal that lands in a finaliser or a callback
+        of the garbage collector raises there to no effect. It is sent again, as if it came a moment later."""
+        error = unraisable.exc_value
+        if not isinstance(error, Interrupted) or error.number is None:
+            self._hook_before(unraisable)
+            return
+        self.requested = None
+        threading.Timer(AGAIN_AFTER_S, _thread.interrupt_main, (error.number,)).start()
