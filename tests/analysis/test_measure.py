@@ -231,9 +231,13 @@ def test_a_value_that_is_not_a_number_is_unavailable() -> None:
 
 
 def test_compiles_are_counted_with_their_place_and_cause() -> None:
+    def compiled(at_s: float, seconds: float, hits: int, *, late: bool) -> Event:
+        data = {"seconds": seconds, "cache_hits": hits, "after_warm_up": late}
+        return Event(at_s=at_s, kind="compile", message="compiled", data=data)
+
     events = [
-        Event(at_s=5.0, kind="compile", message="warm-up", data={"seconds": 4.0, "cache_hits": 2}),
-        Event(at_s=30.0, kind="compile", message="a new shape", data={"seconds": 3.0, "cache_hits": 0}),
+        compiled(5.0, 4.0, 2, late=False),
+        compiled(30.0, 3.0, 0, late=True),
         Event(at_s=31.0, kind="note", message="something else"),
     ]
     record = make_record(events=events)
@@ -247,6 +251,21 @@ def test_compiles_are_counted_with_their_place_and_cause() -> None:
     elsewhere = Event(at_s=6.0, kind="compile", message="", data={"seconds": 1.0, "in_span": False})
     more = {"spans": spans, "events": (*events, elsewhere)}
     assert value(found(record.model_copy(update=more)), "compile_s") == 7.5
+
+
+def test_what_a_resumed_run_compiles_in_its_second_warm_up_is_not_late() -> None:
+    """It comes after the first step of the process before."""
+    data = {"seconds": 4.0, "after_warm_up": False}
+    events = [Event(at_s=at_s, kind="compile", message="warm-up", data=data) for at_s in (5.0, 30.0)]
+    record = make_record(events=events)
+    assert record.steps[0].start_s < 30.0
+    assert value(found(record), "compile_after_warm_up_count") == 0
+
+
+def test_compiles_of_a_log_that_does_not_tell_are_not_guessed_to_be_late() -> None:
+    events = [Event(at_s=30.0, kind="compile", message="compiled", data={"seconds": 3.0})]
+    late = found(make_record(events=events))["compile_after_warm_up_count"]
+    assert (late.value, late.reason) == (None, "the compile log does not tell")
 
 
 def test_nothing_compiled_is_zero_and_says_so() -> None:

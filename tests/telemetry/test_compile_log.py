@@ -130,7 +130,7 @@ def test_an_event_tells_what_was_worked_on_and_whether_it_is_late(
     early, late = (event for event in sink.events if event.kind == "compile")
     assert [one.compile_id for one in compile_log.late] == [late.data["compile_id"]]
     assert (early.data["phase"], early.data["shape"]) == ("training", [2, 3])
-    assert "after_warm_up" not in early.data
+    assert early.data["after_warm_up"] is False
     assert "for training of 2 x 3" in early.message
     assert (late.data["phase"], late.data["shape"], late.data["after_warm_up"]) == (
         "evaluation",

@@ -93,17 +93,23 @@ def of_compiling(record: RunRecord) -> Found:
         if compiles or in_span_s
         else "nothing was compiled"
     )
-    found = {
+    return {
         "compile_s": figure("compile_s", in_span_s + outside_s, "measured", method, n=len(compiles)),
         "compile_count": figure("compile_count", len(compiles), "measured", "compile events counted"),
         "compile_cache_hits_count": _cache_hits(compiles),
+        "compile_after_warm_up_count": _after_warm_up(record.steps, compiles),
     }
+
+
+def _after_warm_up(steps: Sequence[Step], compiles: Sequence[Event]) -> Measurement:
+    """As the log itself told it: a resumed run warms up again, later than steps it has done."""
     name = "compile_after_warm_up_count"
-    if not record.steps:
-        return found | {name: missing(name, "the run did no training step")}
-    first_s = record.steps[0].start_s  # for records that do not say it themselves
-    late = sum(bool(event.data.get("after_warm_up", event.at_s >= first_s)) for event in compiles)
-    return found | {name: figure(name, late, "measured", "compile events after the warm-up")}
+    if not steps:
+        return missing(name, "the run did no training step")
+    if any("after_warm_up" not in event.data for event in compiles):
+        return missing(name, "the compile log does not tell")
+    late = sum(bool(event.data["after_warm_up"]) for event in compiles)
+    return figure(name, late, "measured", "compile events after the warm-up")
 
 
 def _cache_hits(compiles: Sequence[Event]) -> Measurement:

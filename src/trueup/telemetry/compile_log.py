@@ -32,7 +32,7 @@ RECORDS_KEPT = 4096  # by torch; its own 64 are fewer than a model in many piece
 class Compile:
     """One compile. `in_span`: its time is under a `compile` span of the timeline; otherwise, compiled on
     another thread or before anybody listened, it is inside whatever span was open. `data` goes with the
-    event: phase and shape that were being worked on, cache hits and misses, whether the warm-up was over.
+    event: phase and shape that were being worked on, cache hits and misses, `after_warm_up`.
     """
 
     at_s: float
@@ -82,7 +82,7 @@ class CompileLog:
         self._about = {"phase": phase, "shape": list(shape)}
 
     def warm(self) -> None:
-        """From now on nothing more should be compiled; what is, is marked `after_warm_up`."""
+        """From now on nothing more should be compiled; what is, is `after_warm_up`."""
         self._warm = True
 
     def poll(self) -> tuple[Compile, ...]:
@@ -113,7 +113,7 @@ class CompileLog:
         self._handler = None
 
     def _told(self) -> dict[str, Any]:
-        return self._about | ({"after_warm_up": True} if self._warm else {})
+        return self._about | {"after_warm_up": self._warm}
 
     def _emit(self, one: Compile) -> None:
         said = "left to the interpreter" if one.failed else "compiled"
