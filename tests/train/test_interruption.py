@@ -25,15 +25,19 @@ class Finalised:
             pass
 
 
+def lose_and_wait(number: signal.Signals) -> None:
+    kept = Finalised(number)
+    del kept
+    time.sleep(LONG_ENOUGH_S)
+
+
 @pytest.mark.parametrize("number", Interruption.SIGNALS)
 def test_a_signal_that_lands_in_a_finaliser_takes_effect_a_moment_later(
     number: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = sys.unraisablehook
     with pytest.raises(Interrupted, match=f"{number.name} received"), Interruption():
-        kept = Finalised(number)
-        del kept
-        time.sleep(LONG_ENOUGH_S)
+        lose_and_wait(number)
     assert sys.unraisablehook is before
     assert capfd.readouterr().err == ""
 

@@ -68,8 +68,8 @@ class Interruption:
         os.write(2, ACKNOWLEDGED)  # not print: the signal may have come in the middle of one
 
     def _swallowed(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """What Python does with an exception it cannot let out: a signal that lands in a finaliser or a callback
-        of the garbage collector raises there to no effect. It is sent again, as if it came a moment later."""
+        """A signal that lands in a finaliser or a callback of the garbage collector raises where Python lets
+        no exception out. It is sent again, as if it came a moment later."""
         error = unraisable.exc_value
         if not isinstance(error, Interrupted) or error.number is None:
             self._hook_before(unraisable)
