@@ -1,7 +1,9 @@
 """Frozen records, units and errors: what every other room speaks. Standard library and pydantic only."""
 
+from .calibration import AttentionMode, Calibration, ProductTime, StepRates
 from .errors import InputError, MissingExtraError, StorageError, TrueupError
 from .measurement import Frozen, Kind, Measurement, Scope, unavailable
+from .prediction import Basis, Prediction
 from .profile import CompileFigures, DeviceRules, PlatformProfile
 from .run import (
     DatasetFacts,
@@ -23,6 +25,9 @@ from .shape_plan import STRATEGIES, Alternative, CompileMode, Shape, ShapePlan, 
 __all__ = [
     "STRATEGIES",
     "Alternative",
+    "AttentionMode",
+    "Basis",
+    "Calibration",
     "CompileFigures",
     "CompileMode",
     "DatasetFacts",
@@ -36,7 +41,9 @@ __all__ = [
     "MissingExtraError",
     "ModelDims",
     "PlatformProfile",
+    "Prediction",
     "Price",
+    "ProductTime",
     "RunHeader",
     "RunRecord",
     "RunState",
@@ -48,6 +55,7 @@ __all__ = [
     "SpanName",
     "SpanTotal",
     "Step",
+    "StepRates",
     "StorageError",
     "Strategy",
     "TrueupError",
