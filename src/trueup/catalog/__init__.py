@@ -12,8 +12,10 @@ from .lookup import (
     instance_price,
     instances,
 )
+from .staleness import STALE_AFTER_DAYS, staleness
 
 __all__ = [
+    "STALE_AFTER_DAYS",
     "Accelerator",
     "Figure",
     "Instance",
@@ -24,4 +26,5 @@ __all__ = [
     "instance",
     "instance_price",
     "instances",
+    "staleness",
 ]

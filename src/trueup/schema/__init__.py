@@ -4,6 +4,16 @@ from .calibration import AttentionMode, Calibration, ProductTime, StepRates
 from .errors import InputError, MissingExtraError, StorageError, TrueupError
 from .measurement import Frozen, Kind, Measurement, Scope, unavailable
 from .prediction import Basis, Prediction
+from .price_row import HourlyPrice, ModelName, PriceModel, PriceRow
+from .price_terms import (
+    CapacityBlockTerms,
+    OnDemandTerms,
+    OwnedTerms,
+    PricingTerms,
+    ReservedTerms,
+    SpotPoint,
+    SpotTerms,
+)
 from .profile import CompileFigures, DeviceRules, PlatformProfile
 from .run import (
     DatasetFacts,
@@ -28,6 +38,7 @@ __all__ = [
     "AttentionMode",
     "Basis",
     "Calibration",
+    "CapacityBlockTerms",
     "CompileFigures",
     "CompileMode",
     "DatasetFacts",
@@ -35,15 +46,23 @@ __all__ = [
     "Evaluation",
     "Event",
     "Frozen",
+    "HourlyPrice",
     "InputError",
     "Kind",
     "Measurement",
     "MissingExtraError",
     "ModelDims",
+    "ModelName",
+    "OnDemandTerms",
+    "OwnedTerms",
     "PlatformProfile",
     "Prediction",
     "Price",
+    "PriceModel",
+    "PriceRow",
+    "PricingTerms",
     "ProductTime",
+    "ReservedTerms",
     "RunHeader",
     "RunRecord",
     "RunState",
@@ -54,6 +73,8 @@ __all__ = [
     "ShapePlan",
     "SpanName",
     "SpanTotal",
+    "SpotPoint",
+    "SpotTerms",
     "Step",
     "StepRates",
     "StorageError",
