@@ -1,6 +1,6 @@
 """cpu, cuda and neuron behind one protocol: the only room that knows a vendor. Imports no torch by itself."""
 
-from .ceiling import MatmulCeiling, MemoryBandwidth, matmul_ceiling, memory_bandwidth
+from .ceiling import MatmulCeiling, MemoryBandwidth, matmul_ceiling, memory_bandwidth, product_times
 from .cpu import CpuDevice
 from .open import open_device
 from .protocol import CompileRecord, Device, DeviceKind, DeviceMemory, Sensor
@@ -17,4 +17,5 @@ __all__ = [
     "matmul_ceiling",
     "memory_bandwidth",
     "open_device",
+    "product_times",
 ]

@@ -104,6 +104,16 @@ def examples_for(members: int) -> int:
     return -(-members // step) * step
 
 
+def scores_of(lengths: Sequence[int]) -> tuple[int, int]:
+    """(scores that one head computes of examples of these lengths, groups that they are taken in)."""
+    groups = _grouped([(0, length) for length in lengths])
+    scores = 0
+    for places, members in groups:
+        blocks = ((first, min(first + BLOCK, places)) for first in range(0, places, BLOCK))
+        scores += examples_for(len(members)) * sum((last - first) * last for first, last in blocks)
+    return scores, len(groups)
+
+
 def get_ready(tokens: int, *, heads: tuple[int, int], head_dim: int, dtype: torch.dtype) -> None:
     """Run groups of every shape that micro-batches of so many tokens commonly have, forward and backward.
 

@@ -20,21 +20,26 @@ CHAT_TEMPLATE = (
 )
 
 
-def write_tiny(folder: Path, *, tied_head: bool = False) -> None:
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 176,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": MAX_POSITIONS,
+}
+
+
+def write_tiny(folder: Path, *, tied_head: bool = False, **sizes: int) -> None:
     """Writes the model and its tokenizer as an ordinary Hugging Face folder. Same bytes every time on one
     version of torch: the weights are drawn from a fixed seed, and the caller's random state is left as it
-    was."""
+    was. `sizes` in place of those of SIZES, by the names of config.json; the vocabulary never below VOCAB."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=64,
-        intermediate_size=176,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=MAX_POSITIONS,
+        **(SIZES | sizes),
         tie_word_embeddings=tied_head,
         pad_token_id=256,
         bos_token_id=257,

@@ -10,7 +10,7 @@ Basis = Literal["datasheet", "calibrated"]
 
 
 class Prediction(Frozen):
-    """One step of a recipe on a platform, by one kind of ceilings. `lines` by name (analysis/predict.py): each
+    """A step of a recipe on a platform, by one kind of ceilings. `lines` by name (analysis/predict.py), each
     is predicted, with its arithmetic as the method, or unavailable with the reason."""
 
     basis: Basis

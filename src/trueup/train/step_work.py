@@ -1,0 +1,75 @@
+"""What the micro-batches of a plan ask of a device, counted before any of their arrays exist."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trueup.analysis.predict_terms import MicroBatchWork
+from trueup.data import Arrangement, PlannedBatch, TokenTable
+from trueup.data.batches import head_rows
+from trueup.schema import AttentionMode, ShapePlan
+
+MOST_STEPS = 512  # of an epoch, evenly spread: enough for a 99th percentile
+
+StepWork = tuple[MicroBatchWork, ...]
+
+
+def planned_work(
+    plan: ShapePlan,
+    arrangement: Arrangement,
+    table: TokenTable,
+    *,
+    seed: int,
+    attention: AttentionMode,
+    steps: int | None = None,
+) -> list[StepWork]:
+    """The optimizer steps of the first epoch, or of as much of it as `steps` says: all, or MOST_STEPS of them
+    evenly spread. All ranks' micro-batches are in a step."""
+    planned = arrangement.epoch(seed, 0, plan.micro_batches_per_step).steps
+    count = len(planned) if steps is None else min(steps, len(planned))
+    chosen = np.unique(np.linspace(0, count - 1, min(count, MOST_STEPS)).round().astype(int)) if count else []
+    return [
+        tuple(
+            work_of(one, table, chunk_rows=plan.chunk_rows, attention=attention) for one in planned[int(at)]
+        )
+        for at in chosen
+    ]
+
+
+def work_of(
+    planned: PlannedBatch, table: TokenTable, *, chunk_rows: int | None, attention: AttentionMode
+) -> MicroBatchWork:
+    """Counts of one planned micro-batch."""
+    examples = np.asarray(planned.examples, dtype=np.int64)
+    supervised = int(table.supervised[examples].sum(dtype=np.int64))
+    rows, width = planned.shape
+    return counted(
+        [int(length) for length in table.lengths[examples]],
+        rows=rows,
+        width=width,
+        supervised=supervised,
+        head=int(head_rows(supervised, chunk_rows)),
+        attention=attention,
+    )
+
+
+def counted(
+    lengths: Sequence[int], *, rows: int, width: int, supervised: int, head: int, attention: AttentionMode
+) -> MicroBatchWork:
+    """Of a micro-batch with examples of these lengths. Attention with a mask computes all pairs of a row."""
+    from trueup.model.attention import scores_of
+
+    scores, groups = scores_of(lengths) if attention == "example" else (rows * width * width, 1)
+    return MicroBatchWork(
+        rows=rows,
+        width=width,
+        useful=sum(lengths),
+        supervised=supervised,
+        head_rows=head,
+        attention_sum_sq=sum(length * length for length in lengths),
+        scores=scores,
+        groups=groups,
+        examples=len(lengths),
+    )
