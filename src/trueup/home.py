@@ -24,6 +24,11 @@ class Home:
     def runs(self) -> Path:
         return self.path / "runs"
 
+    @property
+    def platforms(self) -> Path:
+        """What `trueup calibrate` measured, a file for each platform."""
+        return self.path / "platforms"
+
     def for_writing(self) -> Home:
         """This home, made if absent and proven writable; raises InputError or StorageError if it is not."""
         try:

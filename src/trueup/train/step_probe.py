@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from trueup.analysis.predict_fit import Timed
@@ -103,10 +104,12 @@ SMALL_PROBES = 4  # always timed
 
 @dataclass(frozen=True)
 class Probed:
-    """`timed`: the terms and seconds of each step; `attention`: how these models attend on this device."""
+    """`timed`: the terms and seconds of each step; `attention`: how these models attend on this device;
+    `base_host_bytes`: resident memory of a process that has trained the smallest of them."""
 
     timed: tuple[Timed, ...]
     attention: AttentionMode
+    base_host_bytes: int
 
 
 def probed_steps(
@@ -122,6 +125,7 @@ def probed_steps(
     `after_each` is called after every timed step: a power meter may be read there."""
     began, found = time.perf_counter(), list[Timed]()
     attention: AttentionMode = "row"
+    base_host_bytes = 0
     for at, probe in enumerate(PROBES):
         left_s = budget_s - (time.perf_counter() - began)
         if at >= SMALL_PROBES and left_s <= 0:
@@ -134,7 +138,8 @@ def probed_steps(
             seconds = timer.seconds(share_s, after_each)
             terms = step_terms(model.dims, Tuning.of(probe.tune), timer.work, table)
             found.append((terms, seconds))
-    return Probed(tuple(found), attention)
+        base_host_bytes = base_host_bytes or psutil.Process().memory_info().rss
+    return Probed(tuple(found), attention, base_host_bytes)
 
 
 def _random_model(probe: Probe, device: Device, precision: Precision) -> LoadedModel:
