@@ -104,6 +104,7 @@ def _run(
     from trueup.train.run import execute, price_of
     from trueup.train.session import Places, find_device
 
+    from .calibrations import of_device
     from .profiles import learnt
 
     price = price_of(loaded.recipe)  # a mistake in the recipe, if it is one, before anything is recorded
@@ -132,6 +133,7 @@ def _run(
                 sink=sink,
                 stream=sys.stderr if world.leads else None,
                 profile=learnt(loaded.recipe, device) if world.leads else None,
+                calibration=of_device(device) if world.leads else None,
                 trust_cache=trust_cache,
                 strict_shapes=strict_shapes,
                 resume=resume,
