@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, assert_never
+from typing import assert_never
 
 from trueup.schema import InputError
+from trueup.schema.choices import AskedDevice
 
 from . import cuda, host, neuron
 from .protocol import Device, DeviceKind
@@ -16,9 +17,7 @@ WHY_ABSENT: dict[DeviceKind, Callable[[], str | None]] = {
 }
 
 
-def open_device(
-    kind: Literal["auto", "cpu", "cuda", "neuron"], *, threads: int | None = None, index: int = 0
-) -> Device:
+def open_device(kind: AskedDevice, *, threads: int | None = None, index: int = 0) -> Device:
     """The device, ready for use, with torch's thread count set on it.
 
     `auto` takes an accelerator if there is one. `index` counts among the devices this process can see: a

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trueup.schema import Frozen, Scope
+from trueup.schema.choices import DeviceKind
 
 if TYPE_CHECKING:
     import torch
-
-DeviceKind = Literal["cpu", "cuda", "neuron"]
 
 
 class DeviceMemory(Frozen):

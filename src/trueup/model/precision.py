@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Protocol
 
 from trueup.schema import Frozen
+from trueup.schema.choices import AskedPrecision, PrecisionPolicy
 
-Policy = Literal["auto", "fp32", "bf16", "bf16-master", "autocast"]
 DtypeName = Literal["float32", "bfloat16"]
 
 
@@ -27,7 +27,7 @@ class Precision(Frozen):
     """The choice, made once and stored with the run. `policy` is what is done, never 'auto';
     `compute_dtype` is that of the matrix products."""
 
-    policy: Literal["fp32", "bf16", "bf16-master", "autocast"]
+    policy: PrecisionPolicy
     compute_dtype: DtypeName
     reason: str
 
@@ -53,7 +53,7 @@ class Precision(Frozen):
         return torch.autocast(device_type, dtype=torch.bfloat16)
 
 
-def choose_precision(policy: Policy, device: KnowsBf16) -> Precision:
+def choose_precision(policy: AskedPrecision, device: KnowsBf16) -> Precision:
     """`auto` takes bf16 products with fp32 masters where the device is fast at bf16, else fp32; an explicit
     policy is obeyed, and what the device says of bf16 is kept in the reason so that a slow choice explains
     itself."""

@@ -1,0 +1,13 @@
+"""What a recipe and the command line choose from where several rooms need to know it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+DeviceKind = Literal["cpu", "cuda", "neuron"]
+AskedDevice = Literal["auto", DeviceKind]
+
+PrecisionPolicy = Literal["fp32", "bf16", "bf16-master", "autocast"]
+AskedPrecision = Literal["auto", PrecisionPolicy]
+
+AskedAttention = Literal["auto", "sdpa", "eager", "own"]  # own: our layers for the CPU
