@@ -26,14 +26,15 @@ def rules(draw: st.DrawFn, name: str) -> Rule:
     above = draw(st.booleans())
     level = draw(st.sampled_from(LEVELS))
     apart = draw(st.sampled_from([0.0, 1.0]))
+    action = draw(actions)
     return Rule(
         name=name,
         watch=draw(st.sampled_from(NAMES)),
         above=level if above else None,
         below=None if above else level,
         window_s=draw(st.sampled_from([0.5, 2.0, 10.0])),
-        resume=level - apart if above else level + apart,
-        action=draw(actions),
+        resume=None if action != "pause" else level - apart if above else level + apart,
+        action=action,
         cooldown_s=draw(seconds),
     )
 

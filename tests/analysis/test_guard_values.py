@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trueup.analysis.guard import advance
-from trueup.analysis.guard_presets import NO_BUDGET, NO_PRICE, PRESETS, expanded, name_of, named
+from trueup.analysis.guard_presets import NO_BUDGET, NO_PRICE, PRESETS, expanded, named
 from trueup.analysis.guard_records import GuardState, Policy, Reading
 from trueup.analysis.guard_values import (
     MONTH_S,
@@ -145,6 +145,20 @@ def test_a_clock_is_measured_by_what_it_was() -> None:
     assert "clock_share" not in {n for r in watched(cool[:50])[1] for n in r.values}
 
 
+def test_a_pause_is_neither_throttling_nor_what_is_usual() -> None:
+    """An idle chip clocks down and cools: no throttle is to be seen in it, nor in what follows."""
+    observed, _ = watched(sample(t / 2, clock_mhz=2000, power_w=400, temperature_c=70) for t in range(200))
+    before = observed
+    for t in range(100, 2000):
+        idle = sample(t, clock_mhz=300, power_w=50, temperature_c=30)
+        observed, readings = observe(KNOWN, observed, idle, paused=True)
+        assert "clock_share" not in {name for reading in readings for name in reading.values}
+    assert observed.model_copy(update={"heard": before.heard}) == before
+    again = sample(2000, clock_mhz=1500, power_w=400, temperature_c=70)
+    assert spike(observed, again) is None
+    assert last([*observe(KNOWN, observed, again)[1]], "clock_share") == pytest.approx(0.75)
+
+
 def test_the_fuller_memory_counts() -> None:
     _, readings = watched([sample(1, host_available_bytes=40 * GB, device_allocated_bytes=20 * GB)])
     assert last(readings, "host_memory_share") == pytest.approx(0.6)
@@ -200,6 +214,13 @@ def test_what_is_remembered_survives_json_and_a_restart() -> None:
     assert fresh.host.parts == ()
 
 
+def test_a_sensor_that_another_machine_had_has_yet_to_be_heard_here() -> None:
+    observed, _ = watched([step(1), sample(5, temperature_c=60)])
+    fresh = after_restart(observed)
+    found = not_watched({"temperature_c", "loss"}, fresh.heard, {"temperature_c": "no sensor"}, 0)
+    assert found == {"temperature_c": "rules on temperature_c cannot act: no sensor"}
+
+
 def test_a_spike_is_far_above_the_median_before() -> None:
     observed, _ = watched(sample(t, power_w=100, temperature_c=60) for t in range(30))
     assert spike(observed, sample(31, power_w=110, temperature_c=64)) is None
@@ -225,12 +246,12 @@ def test_all_is_the_four_and_more_and_names_are_unique() -> None:
     assert expanded(["all", "leak"], KNOWN, 5.0)[0] == every
     rules = named([*every, every[0], every[0].model_copy(update={"window_s": 77.0})])
     assert len({rule.name for rule in rules}) == len(rules) == len(every) + 1
+    assert rules[0].name == "temperature_c above 85: warn"
 
 
 def test_no_preset_pauses_on_what_cannot_come_back() -> None:
     for rule in expanded(["all"], KNOWN, 5.0)[0]:
         assert rule.action != "pause" or rule.watch not in {*STEP_VALUES, "usd_spent"}
-        assert rule.name == name_of(rule)
 
 
 def test_the_budget_warns_early_saves_and_stops_before_it_is_passed() -> None:
@@ -257,4 +278,9 @@ def test_what_cannot_be_watched_is_said_with_the_reason() -> None:
     assert set(later) == {"temprature_c", "power_w"}
     assert "did you mean temperature_c?" in later["temprature_c"]
     assert not_watched({"memory_full_in_s"}, (), {}, 130) == {}
+    # a rule of one's own on dollars, where nobody knows the price
+    dollars = not_watched({"usd_projected", "usd_spent"}, (), Facts().unknowable(), 0)
+    assert set(dollars) == {"usd_projected", "usd_spent"}
+    assert "give price.usd_per_hour" in dollars["usd_projected"]
+    assert KNOWN.unknowable() == {}
     assert "memory_full_in_s" in not_watched({"memory_full_in_s"}, (), {}, 1000)

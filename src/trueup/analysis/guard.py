@@ -9,18 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .guard_records import (
-    HOUR_S,
-    Action,
-    ActionKind,
-    Asked,
-    GuardState,
-    Pause,
-    Policy,
-    Reading,
-    Rule,
-    Window,
-)
+from trueup.schema.guard import ActionKind
+
+from .guard_records import HOUR_S, Action, Asked, GuardState, Pause, Policy, Reading, Rule, Window
 from .guard_words import over_level, past_longest_pause, resumed, too_many_pauses, worded
 
 PARTS = 20  # a window's readings are kept in at most about twice as many parts
@@ -137,7 +128,7 @@ class _Machine:
         elif window.armed and self._is_cool(rule) and not (rule.action == "checkpoint" and self._pause):
             self._windows[rule.name] = window.model_copy(update={"armed": False})
             self._acted_s[rule.name] = self._at_s
-            message = over_level(rule.watch, rule.above is not None, rule.action, mean, rule)
+            message = over_level(rule, mean)
             if rule.action == "stop":
                 self._stop(rule.name, message, rule, mean)
             else:
@@ -155,15 +146,14 @@ class _Machine:
 
     def _pause_on(self, rule: Rule, mean: float) -> None:
         self._pauses_s = [then_s for then_s in self._pauses_s if then_s > self._at_s - HOUR_S]
-        above = rule.above is not None
         if len(self._pauses_s) >= self._policy.max_pauses_per_hour:
-            why = too_many_pauses(over_level(rule.watch, above, None, mean, rule), len(self._pauses_s))
+            why = too_many_pauses(over_level(rule, mean, acts=False), len(self._pauses_s))
             self._stop(rule.name, why, rule, mean)
             return
         self._pauses_s.append(self._at_s)
         self._acted_s[rule.name] = self._at_s
         self._pause = Pause(since_s=self._at_s, rules=(rule.name,))
-        self._act("pause", rule.name, over_level(rule.watch, above, "pause", mean, rule), rule, mean)
+        self._act("pause", rule.name, over_level(rule, mean), rule, mean)
 
     def _resume_if_back(self) -> None:
         """End the pause when it was long enough and every rule behind it has read its value as back."""

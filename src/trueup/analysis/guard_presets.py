@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from .guard_records import Rule, RuleAction
+from .guard_records import Rule
 from .guard_values import Facts
 
 PRESETS = ("thermal", "power", "budget", "leak")
@@ -20,7 +20,7 @@ NO_MEMORY = "the preset leak does not know how much memory there is, so it canno
 def expanded(
     presets: Sequence[str], facts: Facts, stop_usd: float | None
 ) -> tuple[tuple[Rule, ...], tuple[str, ...]]:
-    """The rules of these presets, each preset's once, and what they lack."""
+    """The rules of these presets, each preset's once and nameless yet, and what they lack."""
     chosen = [name for name in PRESETS if name in presets or "all" in presets]
     rules: list[Rule] = []
     notes: list[str] = []
@@ -33,40 +33,48 @@ def expanded(
 
 
 def _thermal(facts: Facts, stop_usd: float | None) -> Iterator[Rule]:
-    yield _rule("temperature_c", "warn", above=85, window_s=30)
-    yield _rule("temperature_c", "pause", above=92, resume=80, window_s=30)
-    yield _rule("throttle_thermal_share", "warn", above=0.5, window_s=30, advice="the chip is too hot")
-    yield _rule("clock_share", "warn", below=0.85, window_s=30)
+    yield Rule(watch="temperature_c", action="warn", above=85, window_s=30)
+    yield Rule(watch="temperature_c", action="pause", above=92, resume=80, window_s=30)
+    yield Rule(
+        watch="throttle_thermal_share", action="warn", above=0.5, window_s=30, advice="the chip is too hot"
+    )
+    yield Rule(watch="clock_share", action="warn", below=0.85, window_s=30)
 
 
 def _power(facts: Facts, stop_usd: float | None) -> Iterator[Rule]:
-    yield _rule("throttle_power_share", "warn", above=0.5, window_s=60, advice="the power cap slows the chip")
+    yield Rule(
+        watch="throttle_power_share",
+        action="warn",
+        above=0.5,
+        window_s=60,
+        advice="the power cap slows the chip",
+    )
     # a share given by the device itself is watched even where its limit in watts is unknown
-    yield _rule("power_share", "warn", above=0.98, window_s=60)
-    yield _rule("power_share", "pause", above=1.05, resume=0.9, window_s=10)
+    yield Rule(watch="power_share", action="warn", above=0.98, window_s=60)
+    yield Rule(watch="power_share", action="pause", above=1.05, resume=0.9, window_s=10)
 
 
 def _budget(facts: Facts, stop_usd: float | None) -> Iterator[Rule]:
     if facts.usd_per_hour is None or stop_usd is None:
         return
-    yield _rule("usd_projected", "warn", above=stop_usd, window_s=60, cooldown_s=600)
-    yield _rule("usd_spent", "checkpoint", above=0.9 * stop_usd, window_s=1)
-    yield _rule("usd_after_next_step", "stop", above=stop_usd, window_s=1e-3)
-    yield _rule("usd_spent", "stop", above=stop_usd, window_s=1)
+    yield Rule(watch="usd_projected", action="warn", above=stop_usd, window_s=60, cooldown_s=600)
+    yield Rule(watch="usd_spent", action="checkpoint", above=0.9 * stop_usd, window_s=1)
+    yield Rule(watch="usd_after_next_step", action="stop", above=stop_usd, window_s=1e-3)
+    yield Rule(watch="usd_spent", action="stop", above=stop_usd, window_s=1)
 
 
 def _leak(facts: Facts, stop_usd: float | None) -> Iterator[Rule]:
-    yield _rule("memory_share", "warn", above=0.8, window_s=30, cooldown_s=600)
-    yield _rule("memory_full_in_s", "warn", below=3600, window_s=60, cooldown_s=600)
-    yield _rule("memory_full_in_s", "stop", below=300, window_s=60)
+    yield Rule(watch="memory_share", action="warn", above=0.8, window_s=30, cooldown_s=600)
+    yield Rule(watch="memory_full_in_s", action="warn", below=3600, window_s=60, cooldown_s=600)
+    yield Rule(watch="memory_full_in_s", action="stop", below=300, window_s=60)
 
 
 def _beside() -> Iterator[Rule]:
     """What `all` has beside the four."""
-    yield _rule("disk_free_bytes", "warn", below=5e9, window_s=10, cooldown_s=600)
-    yield _rule("others_cpu_share", "warn", above=0.25, window_s=60, cooldown_s=600)
-    yield _rule("data_wait_share", "warn", above=0.25, window_s=60, cooldown_s=600)
-    yield _rule("step_time_ratio", "warn", above=1.5, window_s=60, cooldown_s=600)
+    yield Rule(watch="disk_free_bytes", action="warn", below=5e9, window_s=10, cooldown_s=600)
+    yield Rule(watch="others_cpu_share", action="warn", above=0.25, window_s=60, cooldown_s=600)
+    yield Rule(watch="data_wait_share", action="warn", above=0.25, window_s=60, cooldown_s=600)
+    yield Rule(watch="step_time_ratio", action="warn", above=1.5, window_s=60, cooldown_s=600)
 
 
 _RULES = {"thermal": _thermal, "power": _power, "budget": _budget, "leak": _leak}
@@ -84,42 +92,15 @@ def _lacks(preset: str, facts: Facts, stop_usd: float | None) -> Iterator[str]:
         yield NO_MEMORY
 
 
-def _rule(
-    watch: str,
-    action: RuleAction,
-    *,
-    above: float | None = None,
-    below: float | None = None,
-    resume: float | None = None,
-    window_s: float,
-    cooldown_s: float = 60.0,
-    advice: str = "",
-) -> Rule:
-    rule = Rule(
-        name="",
-        watch=watch,
-        above=above,
-        below=below,
-        window_s=window_s,
-        resume=resume,
-        action=action,
-        cooldown_s=cooldown_s,
-        advice=advice,
-    )
-    return rule.model_copy(update={"name": name_of(rule)})
-
-
-def name_of(rule: Rule) -> str:
-    """What a rule is called in messages: 'temperature_c above 85: warn'."""
-    return f"{rule.watch} {'below' if rule.above is None else 'above'} {rule.level:g}: {rule.action}"
-
-
-def named(rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """Each with a name of its own; a rule that is there word for word already is left out."""
+def named(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Each with a name of its own, 'temperature_c above 85: warn'; a rule that is there word for word already
+    is left out."""
     kept: dict[str, Rule] = {}
-    for rule in dict.fromkeys(rule.model_copy(update={"name": ""}) for rule in rules):
-        name, nth = name_of(rule), 2
+    for rule in dict.fromkeys(rules):
+        side = "above" if rule.above is not None else "below"
+        name = first = f"{rule.watch} {side} {rule.level:g}: {rule.action}"
+        nth = 2
         while name in kept:
-            name, nth = f"{name_of(rule)} ({nth})", nth + 1
+            name, nth = f"{first} ({nth})", nth + 1
         kept[name] = rule.model_copy(update={"name": name})
     return tuple(kept.values())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from trueup.schema import Frozen
+from trueup.schema.guard import ActionKind, GuardRule, Order, PauseLimits
 
-RuleAction = Literal["warn", "checkpoint", "pause", "stop"]
-ActionKind = Literal["warn", "checkpoint", "pause", "resume", "stop"]
 HOUR_S = 3600.0
 # Without a reading for longer than this, or than half the window, a window begins anew. The slowest monitor
 # of a device reports every 5 s.
@@ -17,18 +16,11 @@ LONGEST_GAP_S = 6.0
 BY_HAND = "by hand"
 
 
-class Rule(Frozen):
-    """Above (or below) its level on average over the window, the action follows."""
+class Rule(GuardRule):
+    """A rule as it is judged: with a name of its own among the policy's, and what a person can do."""
 
-    name: str
-    watch: str
-    above: float | None = None
-    below: float | None = None
-    window_s: float
-    resume: float | None = None
-    action: RuleAction
-    cooldown_s: float
-    advice: str = ""  # what a person can do
+    name: str = ""
+    advice: str = ""
 
     @property
     def level(self) -> float:
@@ -51,13 +43,10 @@ class Rule(Frozen):
         return mean <= self.resume_level if self.above is not None else mean >= self.resume_level
 
 
-class Policy(Frozen):
+class Policy(PauseLimits):
     """Rules with unique names, and the limits of pauses. Of rules that act at once, the first comes first."""
 
     rules: tuple[Rule, ...] = ()
-    min_pause_s: float = 30.0
-    max_pause_s: float = HOUR_S
-    max_pauses_per_hour: int = 6
 
     @property
     def watched(self) -> frozenset[str]:
@@ -77,7 +66,7 @@ class Reading(Frozen):
 class Asked(Frozen):
     """What somebody outside wants. `who` says so in messages."""
 
-    kind: Literal["pause", "resume", "checkpoint", "stop"]
+    kind: Order
     who: str = BY_HAND
     why: str = ""
 

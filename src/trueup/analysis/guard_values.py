@@ -10,6 +10,7 @@ from statistics import median
 from pydantic import Field
 
 from trueup.schema import Frozen, Sample, Step
+from trueup.schema.watched import STEP_VALUES
 
 from .guard_history import Growth, History
 from .guard_records import Reading
@@ -36,6 +37,15 @@ class Facts(Frozen):
     device_memory_bytes: int | None = None
     power_limit_w: float | None = None
 
+    def unknowable(self) -> dict[str, str]:
+        """Values of which none will ever be known for want of these facts, and why."""
+        if self.usd_per_hour is None:
+            reason = "the run has no price: give price.usd_per_hour or platform.instance"
+            return dict.fromkeys(("usd_spent", "usd_after_next_step", "usd_projected"), reason)
+        if self.total_steps is None:
+            return {"usd_projected": "how many steps the run will make is not known"}
+        return {}
+
 
 class Observed(Frozen):
     """What is remembered of a run's steps and samples. JSON-able, like the guard's state."""
@@ -61,22 +71,26 @@ def after_pause(observed: Observed, at_s: float) -> Observed:
 
 
 def after_restart(observed: Observed) -> Observed:
-    """In a process that goes on with the run: what is remembered of steps holds, of sensors does not."""
+    """In a process that goes on with the run, on another machine maybe: what is remembered of steps holds, of
+    sensors does not."""
     return Observed(
         step_s_per_token=observed.step_s_per_token,
         losses=observed.losses,
         interval_s=observed.interval_s,
         step=observed.step,
-        heard=observed.heard,
+        heard=tuple(name for name in observed.heard if name in STEP_VALUES),
     )
 
 
-def observe(facts: Facts, observed: Observed, record: Step | Sample) -> tuple[Observed, tuple[Reading, ...]]:
-    """The readings that one more record gives. Records come in order of time."""
+def observe(
+    facts: Facts, observed: Observed, record: Step | Sample, *, paused: bool = False
+) -> tuple[Observed, tuple[Reading, ...]]:
+    """The readings that one more record gives. Records come in order of time. `paused`: the device idles, so
+    that its clock, power and temperature are no part of what is usual."""
     if isinstance(record, Step):
         after, readings = _of_step(facts, observed, record)
     else:
-        after, readings = _of_sample(facts, observed, record)
+        after, readings = _of_sample(facts, observed, record, paused=paused)
     new = [name for one in readings for name in one.values if name not in observed.heard]
     if new:
         after = after.model_copy(update={"heard": (*observed.heard, *dict.fromkeys(new))})
@@ -157,19 +171,15 @@ def _spent(facts: Facts, at_s: float) -> tuple[Reading, ...]:
     return (Reading(at_s=at_s, values={"usd_spent": usd}, holds_s=MONTH_S),)
 
 
-def _of_sample(facts: Facts, observed: Observed, sample: Sample) -> tuple[Observed, tuple[Reading, ...]]:
+def _of_sample(
+    facts: Facts, observed: Observed, sample: Sample, *, paused: bool
+) -> tuple[Observed, tuple[Reading, ...]]:
     at_s, given = sample.at_s, sample.values
     values = dict(given)
-    changes: dict[str, History | Growth] = {}
-    if (clock := given.get("clock_mhz")) is not None:
-        usual = observed.clock.median
-        if usual and len(observed.clock.parts) >= FEWEST_CLOCK_PARTS:
-            values["clock_share"] = clock / usual
-        changes["clock"] = observed.clock.with_value(at_s, clock, CLOCK_PART_S, CLOCK_PARTS)
-    for field, name in (("power", "power_w"), ("temperature", "temperature_c")):
-        if (value := given.get(name)) is not None:
-            history: History = getattr(observed, field)
-            changes[field] = history.with_value(at_s, value, SPIKE_PARTS_S, CLOCK_PARTS)
+    clock, usual = given.get("clock_mhz"), observed.clock.median
+    if clock is not None and usual and len(observed.clock.parts) >= FEWEST_CLOCK_PARTS and not paused:
+        values["clock_share"] = clock / usual
+    changes: dict[str, History | Growth] = {**({} if paused else _usual(observed, sample))}
     if facts.power_limit_w and (power := given.get("power_w")) is not None:
         values["power_share"] = power / facts.power_limit_w
     values |= memory_shares(facts, given)
@@ -183,6 +193,20 @@ def _of_sample(facts: Facts, observed: Observed, sample: Sample) -> tuple[Observ
             readings.append(Reading(at_s=at_s, values=growth, holds_s=GROWTH_PART_S))
         return after, tuple(readings)
     return observed.model_copy(update=changes), tuple(readings)
+
+
+def _usual(observed: Observed, sample: Sample) -> dict[str, History]:
+    """The histories of clock, power and temperature with one more reading."""
+    found = {}
+    for field, name, part_s in (
+        ("clock", "clock_mhz", CLOCK_PART_S),
+        ("power", "power_w", SPIKE_PARTS_S),
+        ("temperature", "temperature_c", SPIKE_PARTS_S),
+    ):
+        if (value := sample.values.get(name)) is not None:
+            history: History = getattr(observed, field)
+            found[field] = history.with_value(sample.at_s, value, part_s, CLOCK_PARTS)
+    return found
 
 
 def memory_shares(facts: Facts, given: dict[str, float]) -> dict[str, float]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
 
 from trueup.schema.watched import DERIVED_VALUES, STEP_VALUES
+
+from .guard_records import Rule
 
 ADVICE = {
     "temperature_c": "look at fans, air flow and what else heats this machine",
@@ -29,27 +30,17 @@ ADVICE = {
 }
 
 
-class _Judged(Protocol):
-    @property
-    def level(self) -> float: ...
-    @property
-    def resume_level(self) -> float: ...
-    @property
-    def window_s(self) -> float: ...
-    @property
-    def advice(self) -> str: ...
-
-
-def over_level(watch: str, above: bool, action: str | None, mean: float, rule: _Judged) -> str:
-    """What crossed its level, what follows (of `action`, where one does), and what to do."""
-    side = "above" if above else "below"
-    found = f"{watch} is {mean:.4g} on average over {rule.window_s:g} s, {side} {rule.level:.4g}"
+def over_level(rule: Rule, mean: float, *, acts: bool = True) -> str:
+    """What crossed its level, what follows where the rule acts on it, and what to do."""
+    side = "above" if rule.above is not None else "below"
+    found = f"{rule.watch} is {mean:.4g} on average over {rule.window_s:g} s, {side} {rule.level:.4g}"
     does = {
         "checkpoint": "a checkpoint is saved",
         "pause": f"the run pauses until it is back at {rule.resume_level:.4g}",
         "stop": "the run ends, saved",
-    }.get(action or "", "")
-    rest = "; ".join(part for part in (does, rule.advice or ADVICE.get(watch, "")) if part)
+    }.get(rule.action, "")
+    parts = (does if acts else "", rule.advice or ADVICE.get(rule.watch, ""))
+    rest = "; ".join(part for part in parts if part)
     return f"{found}: {rest}" if rest else found
 
 

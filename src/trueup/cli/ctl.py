@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Literal
 
 import typer
 
 from trueup.home import find_home
 from trueup.schema import InputError, StorageError
+from trueup.schema.guard import Order
 
 from .output import JSON_OPTION, print_json, say
 from .records import RUN_ARGUMENT, open_store
 
-Word = Literal["pause", "resume", "checkpoint", "stop"]
-WHAT_FOLLOWS: dict[Word, str] = {
+WHAT_FOLLOWS: dict[Order, str] = {
     "pause": "after its current step it saves, and waits until it is told to resume or stop",
     "resume": "it goes on, if it is paused",
     "checkpoint": "it saves after its current step",
     "stop": "it ends after its current step, saved",
 }
 # An order that is not taken yet and that the new one overrules.
-OVERRULED: dict[Word, tuple[Word, ...]] = {
+OVERRULED: dict[Order, tuple[Order, ...]] = {
     "pause": ("resume",),
     "resume": ("pause",),
     "stop": ("pause", "resume"),
@@ -31,7 +30,7 @@ OVERRULED: dict[Word, tuple[Word, ...]] = {
 
 def ctl(
     run: str = RUN_ARGUMENT,
-    order: Word = typer.Argument(
+    order: Order = typer.Argument(
         help="`pause`, `resume`, `checkpoint` or `stop`.", metavar="pause|resume|checkpoint|stop"
     ),
     why: str = typer.Option("", "--why", help="The reason; kept with the run's events."),
@@ -51,7 +50,7 @@ def ctl(
         say(f"told run {run_id} ({header.name}) to {order}: {WHAT_FOLLOWS[order]}")
 
 
-def _put(folder: Path, order: Word, why: str) -> Path:
+def _put(folder: Path, order: Order, why: str) -> Path:
     from trueup.files.whole import replace_text
     from trueup.schema.run import CONTROL_FOLDER
 

@@ -24,4 +24,6 @@ SAMPLE_VALUES = {
     "disk_free_bytes": "free bytes where the run folder is",
 }
 DERIVED_VALUES = STEP_VALUES | SAMPLE_VALUES
+# A paused run has none of these: it makes no steps, and an idle chip's clock says nothing of throttling.
+ONLY_TRAINING = {*STEP_VALUES, "clock_share"}
 ONLY_RISING = {"usd_spent"}  # a pause that waits for these to come back would never end

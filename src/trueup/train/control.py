@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Literal
+from typing import get_args
 
 from trueup.analysis.guard_records import Asked
+from trueup.schema.guard import Order
 from trueup.schema.run import CHECKPOINT_NOW_FILE, CONTROL_FOLDER
 
-Word = Literal["pause", "resume", "checkpoint", "stop"]
-WORDS: tuple[Word, ...] = ("pause", "resume", "checkpoint", "stop")
+WORDS: tuple[Order, ...] = get_args(Order)
 LONGEST_WHY = 200  # characters of a file's text
 
 

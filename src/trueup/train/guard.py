@@ -84,12 +84,12 @@ class Guard:
         self._sleep = sleep
         self._say = say
         self._run_folder = run_folder
-        self._missing = missing
         self._spot = spot
         self._save_on_pause = section.checkpoint_on_pause
         if facts is None and (section.rules or section.presets):
             facts = facts_of(device, price, total_steps, timeline.down_s)
         self._facts = facts or Facts()
+        self._missing = {**missing, **self._facts.unknowable()}
         self.policy, notes = policy_of(section, self._facts, stop_usd)
         # not after now: some sandboxes give a process's birth in the future
         born_unix_s = min(psutil.Process().create_time(), time.time())
@@ -159,7 +159,8 @@ class Guard:
         for record in records:
             if checkpoint_in_flight and isinstance(record, Sample):
                 self._tell_spike(record)
-            self._observed, new = observe(self._facts, self._observed, record)
+            paused = self._state.pause is not None
+            self._observed, new = observe(self._facts, self._observed, record, paused=paused)
             readings += new
         if not checkpoint_in_flight:
             self._spike_told = False

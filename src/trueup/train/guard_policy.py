@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import psutil
 
-from trueup.analysis.guard_presets import expanded, name_of, named
+from trueup.analysis.guard_presets import expanded, named
 from trueup.analysis.guard_records import Policy, Rule
 from trueup.analysis.guard_values import Facts
 from trueup.device import Device
 from trueup.device.host import cgroup_limits
-from trueup.recipe.survival import GuardRule, GuardSection
+from trueup.recipe.survival import GuardSection
 from trueup.schema import Price
 
 
@@ -35,14 +35,9 @@ def policy_of(section: GuardSection, facts: Facts, stop_usd: float | None) -> tu
     """The section with its presets expanded, and what these lack. A person's own rules come first."""
     ready_made, notes = expanded(section.presets, facts, stop_usd)
     policy = Policy(
-        rules=named((*map(_rule, section.rules), *ready_made)),
+        rules=named((*(Rule(**own.model_dump()) for own in section.rules), *ready_made)),
         min_pause_s=section.min_pause_s,
         max_pause_s=section.max_pause_s,
         max_pauses_per_hour=section.max_pauses_per_hour,
     )
     return policy, notes
-
-
-def _rule(rule: GuardRule) -> Rule:
-    made = Rule(name="", **rule.model_dump())
-    return made.model_copy(update={"name": name_of(made)})
