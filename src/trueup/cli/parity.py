@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from trueup.schema import InputError
 
 from .output import JSON_OPTION, print_json, print_rich, say, stdout_reserved
-from .parity_batch import Given, SideOf, batch_for, side_of
-from .sides import parse_side
+from .parity_batch import Given, batch_for
+from .sides import Opened, open_side
 
 if TYPE_CHECKING:
     from trueup.analysis.parity import Parity
     from trueup.model.batch import BatchTensors
-    from trueup.model.parity import Side
     from trueup.model.parity_file import OutputFile
-    from trueup.model.parity_watch import Take
-    from trueup.schema.parity import SideFacts
 
 SIDE_HELP = (
     "SUBJECT[:key=value,...]. SUBJECT: a run (RUN@best, RUN@last, RUN@STEP), a checkpoint, a model, or a "
@@ -65,7 +61,7 @@ def parity(
         require_tolerance(tolerance)
     gradient = not no_gradient
     with stdout_reserved():
-        sides = [side_of(parse_side(text)) for text in (a, b) if text is not None]
+        sides = [open_side(text) for text in (a, b) if text is not None]
         batch, source = batch_for(sides, Given(data, tokens, seed))
         with _outputs_of(sides[0], batch, source, save, gradient=gradient) as outputs:
             found = None if b is None else _compare(outputs, sides, batch, tolerance, gradient=gradient)
@@ -101,100 +97,34 @@ def _plain(record: Any) -> dict[str, Any]:
     return fields
 
 
-@contextlib.contextmanager
+@contextmanager
 def _outputs_of(
-    side: SideOf, batch: BatchTensors, source: str, save: Path | None, *, gradient: bool
+    side: Opened, batch: BatchTensors, source: str, save: Path | None, *, gradient: bool
 ) -> Iterator[OutputFile]:
     """Side A's outputs in a file: the one it is, the one to save, or one that is gone afterwards."""
-    if side.saved is not None:
-        if save is not None:
-            raise InputError(f"{side.asked.text}: it is a saved side already; leave out --save")
-        yield side.saved
-        return
-    from trueup.files.whole import replacing_file
     from trueup.model.parity_file import OutputFile
-    from trueup.model.staging import storage_errors
+    from trueup.model.parity_run import outputs_of
 
-    if save is not None:
-        if save.exists() or save.is_symlink():
-            raise InputError(f"{save}: exists; name a new file or remove this one")
-        with storage_errors("writing the outputs", save.parent):
-            save.parent.mkdir(parents=True, exist_ok=True)
-            with replacing_file(save) as part:
-                _write(part, side, batch, source, gradient=gradient)
-        yield OutputFile(save)
+    if isinstance(side.run, OutputFile):
+        if save is not None:
+            raise InputError(f"{side.text}: it is a saved side already; leave out --save")
+        yield side.run
         return
-    with tempfile.TemporaryDirectory(prefix="trueup-parity-") as folder:
-        file = Path(folder) / "a.safetensors"
-        with storage_errors("writing the outputs of side A", Path(folder).parent):
-            _write(file, side, batch, source, gradient=gradient)
-        yield OutputFile(file)
-
-
-def _write(path: Path, side: SideOf, batch: BatchTensors, source: str, *, gradient: bool) -> None:
-    from trueup.model.parity import points_at_most
-    from trueup.model.parity_file import OutputWriter, batch_facts
-
-    to_run = _to_run(side)
-    with path.open("wb") as file:
-        writer = OutputWriter(file, batch, points=points_at_most(to_run))
-        facts = _run(side, to_run, batch, writer.take, gradient=gradient)
-        writer.finish(facts, batch_facts(batch, source))
+    with outputs_of(side.run, batch, source, save, say, gradient=gradient) as outputs:
+        yield outputs
 
 
 def _compare(
-    outputs: OutputFile,
-    sides: list[SideOf],
-    batch: BatchTensors,
-    tolerance: float | None,
-    *,
-    gradient: bool,
+    a: OutputFile, sides: Sequence[Opened], batch: BatchTensors, tolerance: float | None, *, gradient: bool
 ) -> Parity:
     from trueup.analysis.parity import judge
-    from trueup.model.parity_compare import Comparison
+    from trueup.model.parity_run import compared
 
-    comparison = Comparison(outputs, _text_of(sides))
-    b = sides[1]
-    if b.saved is not None:
-        facts = b.saved.side
-        for point, value in b.saved:
-            comparison.take(point, value)
-    else:
-        facts = _run(b, _to_run(b), batch, comparison.take, gradient=gradient)
-    compared, not_compared = comparison.finish()
-    return judge(outputs.side, facts, outputs.facts, compared, not_compared, tolerance=tolerance)
+    facts, found, left = compared(a, sides[1].run, batch, _text_of(sides), say, gradient=gradient)
+    return judge(a.side, facts, a.facts, found, left, tolerance=tolerance)
 
 
-def _to_run(side: SideOf) -> Side:
-    from trueup.model.parity import Side
-
-    subject, options = side.subject, side.asked.options
-    assert subject is not None
-    recipe = subject.recipe
-    own = recipe.precision.policy if recipe is not None else "auto"
-    return Side(
-        subject=side.asked.text,
-        resolved=subject.resolved,
-        section=subject.section,
-        weights=subject.weights,
-        put_weights=subject.put,
-        precision=cast(Any, options.get("precision", own)),
-        attention=cast(Any, options.get("attention", "auto")),
-        compile=cast(Any, options.get("compile", "none")),
-    )
-
-
-def _run(side: SideOf, to_run: Side, batch: BatchTensors, take: Take, *, gradient: bool) -> SideFacts:
-    from trueup.device import open_device
-    from trueup.model.parity import run_side
-
-    kind = cast(Any, side.asked.options.get("device", "auto"))
-    say(f"running {side.asked.text}")
-    with contextlib.closing(open_device(kind, threads=side.asked.threads)) as device:
-        return run_side(to_run, device, batch, take, gradient=gradient)
-
-
-def _text_of(sides: list[SideOf]) -> Callable[[int], str] | None:
+def _text_of(sides: Sequence[Opened]) -> Callable[[int], str] | None:
     """Tokens as text, where a side with a tokenizer is here."""
     subject = next((one.subject for one in sides if one.subject is not None), None)
     if subject is None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trueup.schema import InputError
 
-from .sides import Asked, Subject, find_subject
+from .sides import Opened
 
 if TYPE_CHECKING:
+    from trueup.data import MicroBatch
     from trueup.model.batch import BatchTensors
-    from trueup.model.parity_file import OutputFile
+    from trueup.model.parity_subject import Subject
     from trueup.recipe import Recipe
 
 
@@ -36,63 +37,42 @@ class Given:
         return TOKENS if self.tokens is None else self.tokens
 
 
-@dataclass(frozen=True)
-class SideOf:
-    """One side: what to run, or what was run and saved."""
-
-    asked: Asked
-    subject: Subject | None = None
-    saved: OutputFile | None = None
-
-
-def side_of(asked: Asked) -> SideOf:
-    path = Path(asked.subject).expanduser()
-    if not path.is_file():
-        return SideOf(asked, subject=find_subject(asked.subject))
-    if asked.options or asked.threads:
-        raise InputError(f"{asked.text}: a file holds what was run already; leave out the keys")
-    from trueup.model.parity_file import OutputFile
-
-    saved = OutputFile(path)
-    saved.verify()
-    return SideOf(asked, saved=saved)
-
-
-def batch_for(sides: list[SideOf], given: Given) -> tuple[BatchTensors, str]:
+def batch_for(sides: Sequence[Opened], given: Given) -> tuple[BatchTensors, str]:
     """The batch that both sides are shown, and what it is. Raises InputError where a saved side was shown
     another."""
     from trueup.model.parity_compare import require_same_batch
+    from trueup.model.parity_file import OutputFile
 
-    files = [one for one in sides if one.saved is not None]
-    made = None if files and not given.own else _made(sides, given)
-    if made is None:
-        assert files[0].saved is not None
-        made = files[0].saved.batch(), files[0].saved.facts.source
-    for one in files:
-        assert one.saved is not None
-        require_same_batch(made[0], one.saved.batch(), ("here", one.asked.subject))
-    return made
+    files = {one.text: one.run for one in sides if isinstance(one.run, OutputFile)}
+    first = next(iter(files.values()), None)
+    if first is not None and not given.own:
+        batch, source = first.batch(), first.facts.source
+    else:
+        made, source = _made([one.subject for one in sides if one.subject is not None], given)
+        batch = _tensors(made)
+    for text, file in files.items():
+        require_same_batch(batch, file.batch(), ("here", text))
+    return batch, source
 
 
-def _made(sides: list[SideOf], given: Given) -> tuple[BatchTensors, str]:
-    subjects = [one.subject for one in sides if one.subject is not None]
+def _made(subjects: Sequence[Subject], given: Given) -> tuple[MicroBatch, str]:
     if not subjects:
         raise InputError(
             "both sides are files, and the batch is in them; leave out --data, --tokens and --seed"
         )
     if given.data is not None and given.seed is not None:
         raise InputError("--data takes tokens of a data set and --seed random ones; give one of them")
+    recipe = next((one.recipe for one in subjects if one.recipe is not None), None)
     if given.data is not None:
         from trueup.recipe import load_recipe
 
-        return _of_data(load_recipe(given.data, []).recipe, subjects[0], given.at_most)
-    recipe = next((one.recipe for one in subjects if one.recipe is not None), None)
-    if recipe is not None and given.seed is None:
-        return _of_data(recipe, subjects[0], given.at_most)
-    return _random(subjects, given)
+        recipe = load_recipe(given.data, []).recipe
+    if recipe is None or given.seed is not None:
+        return _random(subjects, given)
+    return _of_data(recipe, subjects[0], given.at_most)
 
 
-def _of_data(recipe: Recipe, subject: Subject, tokens: int) -> tuple[BatchTensors, str]:
+def _of_data(recipe: Recipe, subject: Subject, tokens: int) -> tuple[MicroBatch, str]:
     """Of the validation split, else the training split, as the subject's tokenizer has it."""
     from trueup.data.packed_sample import sample_of
     from trueup.recipe.models import ModelSection
@@ -108,10 +88,10 @@ def _of_data(recipe: Recipe, subject: Subject, tokens: int) -> tuple[BatchTensor
         ) from error
     split = "validation" if len(prepared.split("validation")) else "train"
     batch = sample_of(prepared.split(split), prepared.pad.id, tokens=tokens)
-    return _tensors(batch), f"{split} split of data {prepared.digest[:12]}"
+    return batch, f"{split} split of data {prepared.digest[:12]}"
 
 
-def _random(subjects: list[Subject], given: Given) -> tuple[BatchTensors, str]:
+def _random(subjects: Sequence[Subject], given: Given) -> tuple[MicroBatch, str]:
     from trueup.data.packed_sample import random_sample
     from trueup.model.dims import most_positions
     from trueup.model.load import read_config
@@ -121,10 +101,10 @@ def _random(subjects: list[Subject], given: Given) -> tuple[BatchTensors, str]:
     longest = min((most_positions(config) or given.at_most for config in configs), default=None)
     seed = given.seed or 0
     batch = random_sample(tokens=given.at_most, vocab=vocab, longest=longest, seed=seed)
-    return _tensors(batch), f"random tokens, seed {seed}"
+    return batch, f"random tokens, seed {seed}"
 
 
-def _tensors(batch: Any) -> BatchTensors:
+def _tensors(batch: MicroBatch) -> BatchTensors:
     from trueup.model.batch import BatchTensors
 
     arrays = batch.tokens_BT, batch.positions_BT, batch.segments_BT

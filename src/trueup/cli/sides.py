@@ -1,35 +1,33 @@
-"""From what a person calls one side of a comparison to the model, its weights and how to run them."""
+"""From what a person calls one side of a comparison to what is run, or was run and saved."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, get_args
 
 from trueup.home import find_home
-from trueup.schema import InputError, TrueupError
+from trueup.schema import CompileMode, InputError, TrueupError
+from trueup.schema.choices import AskedAttention, AskedDevice, AskedPrecision
 
 from .output import say
 
 if TYPE_CHECKING:
-    from trueup.checkpoint.manifest import CheckpointManifest
-    from trueup.model.builtin import ResolvedModel
-    from trueup.model.load import LoadedModel
-    from trueup.recipe import Recipe
-    from trueup.recipe.models import TuneSection
+    from trueup.model.parity import Side
+    from trueup.model.parity_file import OutputFile
+    from trueup.model.parity_subject import Subject
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "device": ("auto", "cpu", "cuda", "neuron"),
-    "precision": ("auto", "fp32", "bf16", "bf16-master", "autocast"),
-    "attention": ("auto", "sdpa", "eager", "own"),
-    "compile": ("none", "layer", "model"),
+    "device": get_args(AskedDevice),
+    "precision": get_args(AskedPrecision),
+    "attention": get_args(AskedAttention),
+    "compile": get_args(CompileMode),
 }
 KEYS = (*CHOICES, "threads")
 _SIDE = re.compile(r"(?P<subject>.+?)(?::(?P<keys>[a-z_]+=.*))?", re.DOTALL)
-BEST, LAST = "best", "last"
 
 
 @dataclass(frozen=True)
@@ -43,14 +41,12 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Subject:
-    """`put` puts the subject's own weights over the base model's; `recipe` is that of the run they are of."""
+class Opened:
+    """One side: what to run and its subject, or what was run and saved."""
 
-    resolved: ResolvedModel
-    section: TuneSection
-    weights: str
-    put: Callable[[LoadedModel], object] | None = None
-    recipe: Recipe | None = None
+    text: str
+    subject: Subject | None
+    run: Side | OutputFile
 
 
 def parse_side(text: str) -> Asked:
@@ -65,8 +61,8 @@ def parse_side(text: str) -> Asked:
             raise InputError(f"{text}: no key {key!r}{_nearest(key, KEYS)}; keys are {', '.join(KEYS)}")
         if key in options:
             raise InputError(f"{text}: {key} is given twice")
-        if key in CHOICES and value not in CHOICES[key]:
-            known = CHOICES[key]
+        known = CHOICES.get(key, (value,))
+        if value not in known:
             raise InputError(f"{text}: {key}={value}{_nearest(value, known)}; give {', '.join(known)}")
         options[key] = value
     threads = options.pop("threads", None)
@@ -80,19 +76,34 @@ def _nearest(word: str, known: tuple[str, ...]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def find_subject(name: str) -> Subject:
-    """A model's or checkpoint's folder, a built-in model, or a run. Raises InputError for what is none."""
+def open_side(text: str) -> Opened:
+    """Raises InputError for what is no side, StorageError for a damaged file or checkpoint."""
+    asked = parse_side(text)
+    path = Path(asked.subject).expanduser()
+    if not path.is_file():
+        subject = _subject(asked.subject)
+        return Opened(text, subject, subject.side(text, asked.options, asked.threads))
+    if asked.options or asked.threads:
+        raise InputError(f"{text}: a file holds what was run already; leave out the keys")
+    from trueup.model.parity_file import OutputFile
+
+    saved = OutputFile(path)
+    saved.verify()
+    return Opened(text, None, saved)
+
+
+def _subject(name: str) -> Subject:
+    """A model's or checkpoint's folder, a built-in model, or a run."""
     from trueup.model.builtin import BUILTINS, resolve_model
-    from trueup.recipe.models import TuneSection
+    from trueup.model.parity_subject import of_checkpoint_folder, of_model
 
     home = find_home().path
     folder = Path(name).expanduser()
-    if folder.is_dir() and (found := _checkpoint_in(folder)) is not None:
+    if folder.is_dir() and (found := of_checkpoint_folder(folder, home, say)) is not None:
         return found
     if name in BUILTINS or folder.is_dir():
         _say_of_run_named(name)
-        resolved = resolve_model(name, home, say=say)
-        return Subject(resolved, TuneSection(method="full"), "the model's own weights")
+        return of_model(resolve_model(name, home, say=say))
     run, _, which = name.rpartition("@") if "@" in name else (name, "", "")
     return _of_run(run, which, name)
 
@@ -111,6 +122,7 @@ def _say_of_run_named(name: str) -> None:
 
 def _of_run(ref: str, which: str, text: str) -> Subject:
     from trueup.checkpoint.choose import chosen
+    from trueup.model.parity_subject import of_checkpoint
 
     from .records import records_of
 
@@ -120,35 +132,10 @@ def _of_run(ref: str, which: str, text: str) -> Subject:
         raise InputError(
             f"{text}: {error}; it is no folder of a model or checkpoint and no built-in model either"
         ) from None
-    run_id = record.header.id
+    home, run_id = find_home(), record.header.id
     try:
-        folder, manifest, word = chosen(find_home().runs / run_id, which, say)
+        folder, manifest, word = chosen(home.runs / run_id, which, say)
     except InputError as error:
         raise InputError(f"{text}: {error}") from None
-    return _of_checkpoint(folder, manifest, f"{word} of run {run_id}, step {manifest.step}")
-
-
-def _checkpoint_in(folder: Path) -> Subject | None:
-    from trueup.checkpoint.folder import verified
-    from trueup.checkpoint.manifest import MANIFEST_FILE
-
-    if not (folder / MANIFEST_FILE).is_file() or (folder / "config.json").is_file():
-        return None
-    manifest = verified(folder)
-    return _of_checkpoint(folder, manifest, f"checkpoint of run {manifest.origin.run}, step {manifest.step}")
-
-
-def _of_checkpoint(folder: Path, manifest: CheckpointManifest, weights: str) -> Subject:
-    from trueup.checkpoint.folder import load_tensors
-    from trueup.checkpoint.manifest import WEIGHTS
-    from trueup.model.builtin import resolve_model
-    from trueup.model.load import put_weights
-    from trueup.recipe import Recipe
-
-    recipe = Recipe.model_validate(manifest.origin.recipe)
-    resolved = resolve_model(recipe.model.path, find_home().path, say=say)
-
-    def put(loaded: Any) -> None:
-        put_weights(loaded, load_tensors(folder, WEIGHTS))
-
-    return Subject(resolved, recipe.tune, weights, put, recipe)
+    weights = f"{word} of run {run_id}, step {manifest.step}"
+    return of_checkpoint(folder, manifest, weights, home.path, say)

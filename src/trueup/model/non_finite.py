@@ -5,22 +5,24 @@ when its inputs were numbers; for a gradient, the part that took the tensor in, 
 it. Names are those of the modules that transformers loaded, also where our own forward pass stands in for
 them.
 
-N tokens of a micro-batch, O outputs of a projection.
+N tokens of a micro-batch, I inputs and O outputs of a projection.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from .decoder import Decoder, Layer, Projection
+from .decoder import Decoder
+from .decoder_parts import Part, shown_layers
 from .load import LoadedModel
 
 
@@ -36,10 +38,10 @@ class Fault:
 
 @dataclass
 class _Seen:
-    """A tensor on its way: the innermost part that takes it in, or else the part around it."""
+    """A tensor on its way: the parts that take it in, outer ones first, or else the part around it."""
 
     tensor: weakref.ref[torch.Tensor]
-    taken_by: str | None = None
+    taken_by: list[str] = field(default_factory=list)
     around: str = ""
 
 
@@ -64,7 +66,7 @@ class Watch:
     def taken(self, by: str, tensor: torch.Tensor) -> None:
         """`by` takes this tensor in."""
         if self._forward:
-            self._follow(tensor).taken_by = by
+            self._follow(tensor).taken_by.append(by)
 
     def parameter(self, owner: str, parameter: nn.Parameter) -> None:
         self._listen(parameter, lambda: owner)
@@ -102,8 +104,18 @@ class Watch:
 
 
 def _maker(seen: _Seen) -> str:
-    """Of the tensor's gradient."""
-    return seen.taken_by or seen.around
+    """Of the tensor's gradient: the innermost part that took it in. Of several, each of which made a share of
+    it, the part around them all."""
+    names = [one.split(".") for one in seen.taken_by]
+    innermost = [one for one in names if not any(other != one and _is_inside(other, one) for other in names)]
+    if not innermost:
+        return seen.around
+    shared = takewhile(lambda words: len(set(words)) == 1, zip(*innermost, strict=False))
+    return ".".join(words[0] for words in shared) or seen.around
+
+
+def _is_inside(inner: list[str], outer: list[str]) -> bool:
+    return inner[: len(outer)] == outer
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
@@ -221,65 +233,37 @@ class _WatchedDecoder(Decoder):
         return hidden_BTH
 
 
+@dataclass(frozen=True)
+class _Projections:
+    """Looks at what goes into projections and comes out of them."""
+
+    watch: Watch
+
+    def taken(self, part: Part, x_NI: torch.Tensor) -> None:
+        self.watch.made(part.before, x_NI, around=_whole(part))
+
+    def made(self, part: Part, out_NO: torch.Tensor, outs: tuple[torch.Tensor, ...]) -> None:
+        faulty = (name for name, out in zip(part.names, outs, strict=True) if not is_finite(out))
+        self.watch.made(next(faulty, _whole(part)), out_NO, around=part.after)
+
+
+def _whole(part: Part) -> str:
+    """The linear layer, or the parent of several."""
+    return part.names[0] if len(part.names) == 1 else part.parent
+
+
 def watched_decoder(loaded: LoadedModel, decoder: Decoder, watch: Watch) -> Decoder:
     """`decoder` with something between its parts that looks at what passes; it computes the same bits."""
-    prefix, layers = str(loaded.base.base_model_prefix), tuple(decoder.layers)
-    after = [*(f"{prefix}.layers.{n}.input_layernorm" for n in range(len(layers))), f"{prefix}.norm"]
+    prefix = str(loaded.base.base_model_prefix)
 
     def embedding(tokens_BT: torch.Tensor) -> torch.Tensor:
         embedded_BTH: torch.Tensor = decoder.embedding(tokens_BT)
-        watch.made(f"{prefix}.embed_tokens", embedded_BTH, around=after[0])
+        watch.made(f"{prefix}.embed_tokens", embedded_BTH, around=f"{prefix}.layers.0.input_layernorm")
         return embedded_BTH
 
     def seen(hidden_BTH: torch.Tensor) -> None:
         watch.made(f"{prefix}.norm", hidden_BTH, around=head_name(loaded))
 
     own = {one.name: getattr(decoder, one.name) for one in fields(decoder)}
-    own["layers"] = tuple(
-        _watched_layer(layer, f"{prefix}.layers.{n}", after[n + 1], watch) for n, layer in enumerate(layers)
-    )
-    return _WatchedDecoder(**(own | {"embedding": embedding, "seen": seen}))
-
-
-@dataclass(frozen=True)
-class _WatchedProjection:
-    """A projection whose input was made by `before`, and whose output `after` takes in. `names` are of its
-    linear layers; `whole` is theirs, or their parent's where there are several."""
-
-    projection: Projection
-    before: str
-    names: tuple[str, ...]
-    whole: str
-    after: str
-    watch: Watch
-
-    @property
-    def linears(self) -> tuple[nn.Linear, ...]:
-        return self.projection.linears
-
-    def __call__(self, x_NI: torch.Tensor) -> torch.Tensor:
-        self.watch.made(self.before, x_NI, around=self.whole)
-        out_NO = self.projection(x_NI)
-        sizes = [linear.out_features for linear in self.linears]
-        parts = torch.split(out_NO.detach(), sizes, dim=-1)
-        faulty = (name for name, part in zip(self.names, parts, strict=True) if not is_finite(part))
-        self.watch.made(next(faulty, self.whole), out_NO, around=self.after)
-        return out_NO
-
-
-def _watched_layer(layer: Layer, name: str, after: str, watch: Watch) -> Layer:
-    attention, feed = f"{name}.self_attn", f"{name}.mlp"
-
-    def watched(projection: Projection, before: str, names: Iterable[str], whole: str, after: str) -> Any:
-        return _WatchedProjection(projection, before, tuple(names), whole, after, watch)
-
-    into, out = [f"{attention}.{part}_proj" for part in "qkv"], f"{attention}.o_proj"
-    wide, down = [f"{feed}.gate_proj", f"{feed}.up_proj"], f"{feed}.down_proj"
-    middle = f"{name}.post_attention_layernorm"
-    return replace(
-        layer,
-        qkv=watched(layer.qkv, f"{name}.input_layernorm", into, attention, attention),
-        out=watched(layer.out, attention, [out], out, middle),
-        gate_up=watched(layer.gate_up, middle, wide, feed, feed),
-        down=watched(layer.down, feed, [down], down, after),
-    )
+    own |= {"embedding": embedding, "layers": shown_layers(loaded, decoder, _Projections(watch))}
+    return _WatchedDecoder(**own, seen=seen)

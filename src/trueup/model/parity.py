@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 
 from trueup.device import Device
 from trueup.recipe.models import TuneSection
-from trueup.schema import InputError
+from trueup.schema import CompileMode, InputError
+from trueup.schema.choices import AskedAttention, AskedDevice, AskedPrecision
 from trueup.schema.parity import SideFacts
 
 from .batch import BatchTensors, batch_loss
@@ -25,27 +26,27 @@ from .compile import compile_model
 from .load import Attention, LoadedModel, load_model, with_own_decoder
 from .parity_file import Point
 from .parity_watch import Take, Watch, watched
-from .precision import Policy, Precision, choose_precision
+from .precision import Precision, choose_precision
 from .storage import keep_weights_as
 
 ROWS_AT_ONCE = 128  # of the logits
-Layers = Literal["auto", "sdpa", "eager", "own"]
-Compile = Literal["none", "layer", "model"]
 
 
 @dataclass(frozen=True)
 class Side:
-    """What to run. `put_weights` puts the subject's own weights over the base model's, where it has any;
-    `weights` says in words which they are."""
+    """What to run and where. `put_weights` puts the subject's own weights over the base model's, where it has
+    any; `weights` says in words which they are. `threads`: None as for training."""
 
     subject: str
     resolved: ResolvedModel
     section: TuneSection
     weights: str
     put_weights: Callable[[LoadedModel], object] | None = None
-    precision: Policy = "auto"
-    attention: Layers = "auto"
-    compile: Compile = "none"
+    device: AskedDevice = "auto"
+    precision: AskedPrecision = "auto"
+    attention: AskedAttention = "auto"
+    compile: CompileMode = "none"
+    threads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def _run(
     gradient: bool,
 ) -> None:
     shown = BatchTensors.from_arrays(*vars(batch).values(), device=torch_device)
-    seen = _Seen(**vars(loaded))
+    seen = _Seen(**{one.name: getattr(loaded, one.name) for one in fields(loaded)})
     with torch.set_grad_enabled(gradient):
         loss = batch_loss(seen, shown, precision) / max(1, len(shown.targets_N))
         (hidden_BTH,) = seen.hidden

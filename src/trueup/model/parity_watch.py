@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from .attention import ExampleGroup, weights_of
-from .decoder import Decoder, Layer, Projection
+from .decoder import Decoder, Layer
+from .decoder_parts import Part, shown_layers
 from .load import LoadedModel
 from .parity_file import Point
 
@@ -92,9 +93,7 @@ def watched(loaded: LoadedModel, watch: Watch, *, compiled: str) -> Watched:
     if loaded.decoder is not None:
         own = loaded.decoder
         undo += [_hook(module, names[id(module)], watch) for module in (own.embedding, own.rotary)]
-        ours = {field.name: getattr(own, field.name) for field in fields(own)}
-        layers = [name for name, _ in _layers(decoder, names)]
-        seen = _WatchedDecoder(**ours, watch=watch, names=names, layer_names=tuple(layers))
+        seen = _watched_decoder(loaded, own, names, watch)
         return Watched(replace(loaded, decoder=seen), DERIVED_OWN, partial(_undo, undo))
     hidden: set[int] = set()
     if compiled == "layer":
@@ -206,10 +205,11 @@ def _watch_attention(
     ):
         return HIDDEN_BY_MODEL
     config = loaded.base.config
-    before = config._attn_implementation
+    undo.append(partial(setattr, config, "_attn_implementation", config._attn_implementation))
     AttentionInterface.register(ATTENTION_NAME, attend)
+    # nothing can be unregistered, and `attend` would keep side A's model in memory while B's is loaded
+    undo.append(partial(AttentionInterface.register, ATTENTION_NAME, ALL_ATTENTION_FUNCTIONS["sdpa"]))
     config._attn_implementation = ATTENTION_NAME
-    undo.append(lambda: setattr(config, "_attn_implementation", before))
     return OBSERVED if eager else DERIVED_SDPA
 
 
@@ -231,55 +231,52 @@ def _derived(
 # --- our own layers ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _WatchedDecoder(Decoder):
-    """`names` of modules by their id; the layers' own are `layer_names`."""
+@dataclass
+class _Projections:
+    """Takes what goes into projections and comes out of them, and the softmax of the queries and keys among
+    it. `groups` are those of the layer that is running."""
 
     watch: Watch
+    heads: tuple[int, int]
+    bf16: bool
+    groups: tuple[ExampleGroup, ...] = ()
+
+    def taken(self, part: Part, x_NI: torch.Tensor) -> None:
+        if part.last:
+            self.watch.tokens(Point(part.names[0], "input"), x_NI)
+
+    def made(self, part: Part, out_NO: torch.Tensor, outs: tuple[torch.Tensor, ...]) -> None:
+        for name, out in zip(part.names, outs, strict=True):
+            self.watch.tokens(Point(name, "module"), out)
+        if part.last:
+            self.watch.tokens(Point(part.parent, "module"), out_NO)
+        if len(part.names) == 3:
+            weights = weights_of(out_NO.detach(), self.groups, heads=self.heads, bf16=self.bf16)
+            self.watch.softmax_of_examples(part.parent, self.heads[0], weights, DERIVED_OWN)
+
+
+@dataclass(frozen=True)
+class _WatchedDecoder(Decoder):
+    """`names` of modules by their id."""
+
+    projections: _Projections
     names: dict[int, str]
-    layer_names: tuple[str, ...]
 
     def _layer(self, layer: Layer, groups: tuple[ExampleGroup, ...], *rest: Any) -> Any:
-        number = next(at for at, one in enumerate(self.layers) if one is layer)
-        name = self.layer_names[number]
-        parts = {
-            "qkv": partial(self._qkv, layer.qkv, name, groups),
-            "out": partial(self._projected, layer.out, f"{name}.self_attn", ("o_proj",), True),
-            "gate_up": partial(
-                self._projected, layer.gate_up, f"{name}.mlp", ("gate_proj", "up_proj"), False
-            ),
-            "down": partial(self._projected, layer.down, f"{name}.mlp", ("down_proj",), True),
-        }
-        seen: Any = replace(layer, **parts)  # type: ignore[arg-type]  # called as the projections are
-        stream_NH, change_NH = super()._layer(seen, groups, *rest)
-        self.watch.tokens(Point(name, "module"), stream_NH + change_NH)
+        self.projections.groups = groups
+        stream_NH, change_NH = super()._layer(layer, groups, *rest)
+        shown: Any = layer.down
+        self.projections.watch.tokens(Point(shown.part.layer, "module"), stream_NH + change_NH)
         return stream_NH, change_NH
 
     def _normed(self, norm: Any, *rest: Any) -> Any:
         stream_NH, normed_NH = super()._normed(norm, *rest)
-        self.watch.tokens(Point(self.names[id(norm)], "module"), normed_NH)
+        self.projections.watch.tokens(Point(self.names[id(norm)], "module"), normed_NH)
         return stream_NH, normed_NH
 
-    def _qkv(
-        self, inner: Projection, name: str, groups: tuple[ExampleGroup, ...], x_NI: torch.Tensor
-    ) -> torch.Tensor:
-        attention = f"{name}.self_attn"
-        qkv_NO = self._projected(inner, attention, ("q_proj", "k_proj", "v_proj"), False, x_NI)
-        bf16 = self.dtype == torch.bfloat16
-        weights = weights_of(qkv_NO.detach(), groups, heads=self.heads, bf16=bf16)
-        self.watch.softmax_of_examples(attention, self.heads[0], weights, DERIVED_OWN)
-        return qkv_NO
 
-    def _projected(
-        self, inner: Projection, parent: str, names: tuple[str, ...], ends: bool, x_NI: torch.Tensor
-    ) -> torch.Tensor:
-        """`ends`: it is the last of its parent, whose output is therefore the same."""
-        if ends:
-            self.watch.tokens(Point(f"{parent}.{names[0]}", "input"), x_NI)
-        out_NO = inner(x_NI)
-        parts = torch.split(out_NO, [linear.out_features for linear in inner.linears], dim=-1)
-        for name, part in zip(names, parts, strict=True):
-            self.watch.tokens(Point(f"{parent}.{name}", "module"), part)
-        if ends:
-            self.watch.tokens(Point(parent, "module"), out_NO)
-        return out_NO
+def _watched_decoder(loaded: LoadedModel, own: Decoder, names: dict[int, str], watch: Watch) -> Decoder:
+    projections = _Projections(watch, own.heads, bf16=own.dtype == torch.bfloat16)
+    ours = {field.name: getattr(own, field.name) for field in fields(own)}
+    ours["layers"] = shown_layers(loaded, own, projections)
+    return _WatchedDecoder(**ours, projections=projections, names=names)
