@@ -71,6 +71,36 @@ def test_unknown_key_on_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("tune.rank=0", "--set: tune.rank: "),
+        ("optimizer.betas=[0.9]", "--set: optimizer.betas: "),
+        ("price.usd_per_hour=1", "--set: 'price.source' is required and missing"),
+        ("price={usd: 1}", "--set: unknown key 'price.usd'"),
+        ("guard.rules=[{watch: loss}]", "--set: guard.rules: give one level"),
+        ("precision.stochastic_rounding=true", "r.yaml:9 with --set precision.stochastic_rounding: "),
+        ("shapes.tokens_per_microbatch=64", "r.yaml:5 with --set shapes.tokens_per_microbatch: data"),
+        ("schedule.floor=1", "r.yaml:8 with --set schedule.floor: schedule.floor is above optimizer.lr"),
+    ],
+)
+def test_what_an_override_made_wrong_is_put_down_to_it(tmp_path: Path, override: str, expected: str) -> None:
+    message = refusal(tmp_path, GOOD + "precision: {policy: fp32}\n", override, "train.max_steps=3")
+    assert expected in message
+    assert "train.max_steps" not in message
+
+
+def test_keys_that_do_not_agree_are_found_in_the_file(tmp_path: Path) -> None:
+    message = refusal(tmp_path, GOOD + "shapes: {tokens_per_microbatch: 64}\n")
+    assert message.startswith(f"{tmp_path}/r.yaml:5: data.max_length (128) does not fit")
+
+
+def test_a_pause_on_what_a_paused_run_does_not_say_is_refused(tmp_path: Path) -> None:
+    for watch in ("loss", "clock_share"):
+        rule = f"guard: {{rules: [{{watch: {watch}, below: 0.8, action: pause}}]}}\n"
+        assert f"{watch} would never say when to go on" in refusal(tmp_path, GOOD + rule)
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("", "is empty"),

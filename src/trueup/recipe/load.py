@@ -20,6 +20,7 @@ from .models import Recipe
 
 MAX_RECIPE_BYTES = 1 << 20
 COMMAND_LINE = "command line"
+_KEY = re.compile(r"[a-z_]+(?:\.[a-z_]+)+")  # a dotted one, in a message
 
 
 class _RecipeLoader(yaml.SafeLoader):
@@ -70,9 +71,9 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> LoadedRecipe
     sources = {key: "file" for key, _ in _leaves(values)}
     for override in overrides:
         key = _apply(values, override)
-        for old in [k for k in sources if k == key or k.startswith(key + ".")]:
+        for old in [k for k in sources if _is_within(k, key)]:
             del sources[old]
-        leaf_keys = [k for k, _ in _leaves(values) if k == key or k.startswith(key + ".")]
+        leaf_keys = [k for k, _ in _leaves(values) if _is_within(k, key)]
         sources.update(dict.fromkeys(leaf_keys, COMMAND_LINE))
     try:
         recipe = Recipe.model_validate(values)
@@ -173,11 +174,7 @@ def _explain(
 ) -> Iterator[str]:
     for problem in error.errors():
         key = _dotted(problem["loc"])
-        where = path
-        if sources.get(key) == COMMAND_LINE:
-            where = "--set"
-        elif line := lines.get(key) or lines.get(key.rpartition(".")[0]):
-            where = f"{path}:{line}"
+        where = _where(key, problem["msg"], path, lines, sources)
         if problem["type"] == "extra_forbidden":
             yield f"{where}: unknown key '{key}'{_suggestion(key)}"
         elif problem["type"] == "missing":
@@ -186,6 +183,30 @@ def _explain(
             message = problem["msg"].removeprefix("Value error, ")
             shown = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
             yield f"{where}: {key + ': ' if key else ''}{message}{shown}"
+
+
+def _where(key: str, message: str, path: str, lines: dict[str, int], sources: dict[str, str]) -> str:
+    """File and line of what is wrong, and which `--set` it may come from. Keys that do not agree are those of
+    a section; of the whole recipe (an empty `key`) those that the message names."""
+    given = [one for one, source in sources.items() if source == COMMAND_LINE]
+    section = key.rpartition(".")[0]
+    if any(_is_within(key, one) for one in given):
+        return "--set"
+    if not key:
+        named = _KEY.findall(message)
+        given = [one for one in given if one in named]
+        line = next((lines[one] for one in named if one in lines and one not in given), None)
+    else:
+        line = lines.get(key) or lines.get(section)
+        if line is None and any(_is_within(one, section) for one in given):
+            return "--set"
+        given = [one for one in given if _is_within(one, key)]
+    where = path if line is None else f"{path}:{line}"
+    return f"{where} with --set {', '.join(given)}" if given else where
+
+
+def _is_within(key: str, section: str) -> bool:
+    return key == section or key.startswith(f"{section}.")
 
 
 def _dotted(loc: tuple[int | str, ...]) -> str:
