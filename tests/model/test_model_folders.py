@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trueup.model.builtin import ResolvedModel, resolve_model
+from trueup.model.builtin import ResolvedModel, require_known, resolve_model
 from trueup.schema import InputError, StorageError
 
 
@@ -99,6 +99,32 @@ def test_a_folder_that_cannot_be_used(
 def test_a_name_that_is_nothing(tmp_path: Path, name: str, expected: str) -> None:
     with pytest.raises(InputError, match=expected):
         resolve_model(name, tmp_path, network=False)
+
+
+def test_what_is_no_model_is_known_before_anything_is_made(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tiny", str(folder)):
+        require_known(name)
+    with pytest.raises(InputError, match="no such folder"):
+        require_known("./nowhere/model")
+    asked: list[str] = []
+
+    def answer(self: object, name: str, **_: Any) -> None:
+        asked.append(name)
+        if name != "someone/some-model":
+            raise OSError("404 Client Error")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", answer)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Hub(FileNotFoundError()))
+    require_known("someone/some-model")
+    with pytest.raises(InputError, match="did not give a model of that name: 404"):
+        require_known("someone/sone-model")
+    assert asked == ["someone/some-model", "someone/sone-model"]
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Hub(folder))
+    require_known("someone/in-the-cache")
+    assert len(asked) == 2
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_a_file_is_not_a_model(tmp_path: Path) -> None:

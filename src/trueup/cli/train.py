@@ -98,6 +98,7 @@ def _run(
     """The run's outcome, whether this process is the rank that records and prints, and whether the home holds
     all that the run should leave there: its record and its weights."""
     from trueup.checkpoint.folder import checkpoints_of, steps
+    from trueup.model.builtin import require_known
     from trueup.schema.run import HEADER_FILE
     from trueup.telemetry import MemorySink, RunFolder
     from trueup.train.resume import require_same_device
@@ -107,7 +108,9 @@ def _run(
     from .calibrations import of_device
     from .profiles import learnt
 
-    price = price_of(loaded.recipe)  # a mistake in the recipe, if it is one, before anything is recorded
+    # mistakes in the recipe, if they are any, before anything is recorded
+    price = price_of(loaded.recipe)
+    require_known(loaded.recipe.model.path)
     world, device = find_device(loaded.recipe, threads=found.threads if found else None)
     if found is not None:
         require_same_device(found.manifest, device.kind, allowed)

@@ -3,6 +3,7 @@ hub."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import json
@@ -22,6 +23,7 @@ MANIFEST = "trueup-model.json"
 MANIFEST_FORMAT = 1
 SMALL_BYTES = 8_000_000  # files up to this size are checked whole each time; larger ones by size and header
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+HUB_TIMEOUT_S = 10.0
 HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 
 
@@ -48,6 +50,18 @@ def resolve_model(
     build = BUILTINS.get(path_or_name)
     if build is not None:
         return _builtin(path_or_name, home, *build, say=say)
+    return _local(path_or_name) or _hub(path_or_name, network, say)
+
+
+def require_known(path_or_name: str) -> None:
+    """Raises InputError where `resolve_model` would find nothing. Nothing is written or downloaded: what is
+    not in the local hub cache is looked up on the hub."""
+    if path_or_name not in BUILTINS and _local(path_or_name) is None:
+        _require_on_hub(path_or_name)
+
+
+def _local(path_or_name: str) -> ResolvedModel | None:
+    """A folder, or None for what may be a name on the hub. Raises InputError for what is neither."""
     local = Path(path_or_name).expanduser()
     if local.is_dir():
         check_folder(local)
@@ -59,7 +73,7 @@ def resolve_model(
         )
     if not HUB_NAME.fullmatch(path_or_name):
         raise InputError(f"{path_or_name}: no such folder{_nearest(path_or_name)}")
-    return _hub(path_or_name, network, say)
+    return None
 
 
 def _nearest(name: str) -> str:
@@ -184,6 +198,21 @@ def _hub(name: str, network: bool, say: Callable[[str], None] | None) -> Resolve
         raise InputError(_hub_failure(name, network, error)) from None
     check_folder(Path(folder))
     return ResolvedModel(Path(folder), name, f"Hugging Face hub, revision {Path(folder).name[:12]}", name)
+
+
+def _require_on_hub(name: str) -> None:
+    from huggingface_hub import HfApi, snapshot_download
+
+    from .quiet import silence_libraries
+
+    silence_libraries()
+    with contextlib.suppress(Exception):  # of many kinds: it is not in the cache
+        snapshot_download(name, allow_patterns=HUB_FILES, ignore_patterns=["*/*"], local_files_only=True)
+        return
+    try:
+        HfApi().model_info(name, timeout=HUB_TIMEOUT_S)
+    except Exception as error:  # as in `_hub`
+        raise InputError(_hub_failure(name, True, error)) from None
 
 
 def _hub_failure(name: str, network: bool, error: Exception) -> str:
