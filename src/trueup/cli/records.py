@@ -40,8 +40,18 @@ def open_store() -> Iterator[Store]:
 def records_of(refs: list[str], *, samples: bool = False) -> list[RunRecord]:
     """The records of these runs, each once, in the order given."""
     with open_store() as store:
-        ids = dict.fromkeys(store.resolve(ref) for ref in refs)
+        ids = dict.fromkeys(resolved(store, ref) for ref in refs)
         return [record_of(store, run_id, samples=samples) for run_id in ids]
+
+
+def resolved(store: Store, ref: str) -> str:
+    """The id of the run that is meant. Where a name is several runs', it says which of them was taken."""
+    run_id = store.resolve(ref)
+    if ref != "last" and not run_id.startswith(ref):
+        others = [run.id for run in store.runs() if run.name == ref and run.id != run_id]
+        if others:
+            say(f"note: {ref} is run {run_id}, the only one so named that trained; not {', '.join(others)}")
+    return run_id
 
 
 def record_of(store: Store, run_id: str, *, samples: bool = False) -> RunRecord:

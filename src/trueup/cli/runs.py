@@ -13,7 +13,7 @@ from trueup.home import find_home
 from trueup.schema import Frozen, InputError, RunRecord
 
 from .output import JSON_OPTION, print_json, print_rich, say
-from .records import RUN_ARGUMENT, open_store, record_of, records_of
+from .records import RUN_ARGUMENT, open_store, record_of, records_of, resolved
 
 if TYPE_CHECKING:
     from trueup.store.table_export import TableFormat, What
@@ -21,19 +21,37 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List and show recorded runs; carry them between machines.", no_args_is_help=True)
 
 
+SHOWN = 100  # runs in a table: one of thousands takes longer to draw than anybody reads
+
+
 @app.command("list")
-def list_runs(as_json: bool = JSON_OPTION) -> None:
-    """List every run of this home, newest first."""
+def list_runs(
+    selections: list[str] = typer.Argument(
+        None,
+        help="Only these: an id, a name, a pattern ('demo-*'), conditions ('platform=cpu,tune.rank=16').",
+        metavar="RUNS...",
+    ),
+    limit: int | None = typer.Option(
+        None, "--limit", min=1, help="So many of the newest; default 100 in a table, all with --json."
+    ),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """List the runs of this home, newest first."""
+    newest = limit or (None if as_json else SHOWN)
     with open_store() as store:
-        summaries = store.runs()
+        among = {run for text in selections for run in store.meant_by(text)} if selections else None
+        summaries = store.runs(among=among, newest=newest and newest + 1)
+    more, summaries = newest is not None and len(summaries) > newest, summaries[:newest]
     if as_json:
-        print_json([summary.model_dump(mode="json") for summary in summaries])
+        print_json_list(summaries)
     elif not summaries:
         say("no runs yet; `trueup train recipes/demo.yaml` makes one")
     else:
         from trueup.report.terminal import runs_table
 
         print_rich(runs_table(summaries))
+        if more:
+            say(f"these are the newest {newest}; --limit shows more")
 
 
 @app.command()
@@ -64,10 +82,14 @@ def export_run(
     what: Literal["runs", "measurements", "steps"] | None = typer.Option(
         None, "--what", help="What a table has a row for; default measurements."
     ),
+    force: bool = typer.Option(False, "-f", "--force", help="Replace the file if it is there already."),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Write one run as a zip that another trueup can import, or any number as one table."""
-    document = _export_zip(refs or [], out, what) if form == "zip" else _export_table(refs, out, what, form)
+    if form == "zip":
+        document = _export_zip(refs or [], out, what, force=force)
+    else:
+        document = _export_table(refs, out, what, form, force=force)
     if as_json:
         print_json(document)
     else:
@@ -75,7 +97,7 @@ def export_run(
         say(f"wrote {document['path']}{rows}")
 
 
-def _export_zip(refs: list[str], out: Path | None, what: str | None) -> dict[str, object]:
+def _export_zip(refs: list[str], out: Path | None, what: str | None, *, force: bool) -> dict[str, object]:
     from trueup.store import bundle
 
     if what is not None:
@@ -83,20 +105,23 @@ def _export_zip(refs: list[str], out: Path | None, what: str | None) -> dict[str
     if len(refs) != 1:
         raise InputError(f"a zip holds one run, not {len(refs)}; name one, or give --format csv for a table")
     with open_store() as store:
-        run_id = store.resolve(refs[0])
-    path = bundle.export_run(find_home().path, run_id, out or Path(f"{run_id}.zip"))
+        run_id = resolved(store, refs[0])
+    target = out or Path(f"{run_id}.zip")
+    _require_new(target, force=force)
+    path = bundle.export_run(find_home().path, run_id, target)
     return {"run": run_id, "path": str(path), "bytes": path.stat().st_size}
 
 
 def _export_table(
-    refs: list[str] | None, out: Path | None, what: What | None, form: TableFormat
+    refs: list[str] | None, out: Path | None, what: What | None, form: TableFormat, *, force: bool
 ) -> dict[str, object]:
     from trueup.store import table_export
 
     what = what or "measurements"
     path = out or Path(f"{what}.{form}")
+    _require_new(path, force=force)
     with open_store() as store:
-        ids = list(dict.fromkeys(store.resolve(ref) for ref in refs or ()))
+        ids = list(dict.fromkeys(resolved(store, ref) for ref in refs or ()))
         summaries = {summary.id: summary for summary in store.runs()}
         ids = ids or list(summaries)
         rows: Iterable[Frozen] = (summaries[run_id] for run_id in ids)
@@ -106,6 +131,11 @@ def _export_table(
         count = table_export.export_table(rows, what, form, path, home=store.home)
     size = path.stat().st_size
     return {"runs": ids, "what": what, "format": form, "rows": count, "path": str(path), "bytes": size}
+
+
+def _require_new(path: Path, *, force: bool) -> None:
+    if not force and not path.is_dir() and (path.exists() or path.is_symlink()):
+        raise InputError(f"{path}: exists; name a new file with -o, or give --force to replace this one")
 
 
 @app.command("import")
