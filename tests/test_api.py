@@ -77,7 +77,8 @@ def test_runs_are_frozen_records_newest_first(home: Path) -> None:
 def test_a_run_is_its_whole_record(home: Path) -> None:
     record = trueup.run("last")
     assert record == trueup.run("second") == trueup.run("bbbb")
-    assert record.header.id == "bbbb2222"
+    assert (record.id, record.name, record.state) == ("bbbb2222", "second", "finished")
+    assert record.header.id == record.id
     assert record.spans == (
         SpanTotal(name="start", seconds=2.0, count=1),
         SpanTotal(name="step", seconds=8.0, count=1),

@@ -219,3 +219,15 @@ class RunRecord(Frozen):
     evaluations: tuple[Evaluation, ...] = ()
     measurements: dict[str, Measurement] = Field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return self.header.id
+
+    @property
+    def name(self) -> str:
+        return self.header.name
+
+    @property
+    def state(self) -> RunState:
+        return self.header.state
