@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trueup.checkpoint.folder import load_tensors, verified
+from trueup.checkpoint.folder import load_tensors
 from trueup.checkpoint.manifest import WEIGHTS
 from trueup.files.whole import replacing_file
 from trueup.recipe.models import TuneSection
@@ -27,7 +27,8 @@ Card = Callable[[LogitCheck | None], str]  # the model card's text, from what re
 
 @dataclass(frozen=True)
 class RunWeights:
-    """What an export starts from: the folder of a checkpoint, the base model, how it was tuned."""
+    """What an export starts from: the folder of a whole checkpoint (`checkpoint.choose` has read every byte of
+    it), the base model, how it was tuned."""
 
     checkpoint: Path
     resolved: ResolvedModel
@@ -113,7 +114,6 @@ def _only(found: list[LogitCheck]) -> LogitCheck | None:
 
 
 def _restored(run: RunWeights) -> LoadedModel:
-    verified(run.checkpoint)  # before loading the base
     loaded = load_model(run.resolved, run.section)
     put_weights(loaded, load_tensors(run.checkpoint, WEIGHTS))
     loaded.module.eval()
