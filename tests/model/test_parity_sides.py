@@ -3,9 +3,11 @@ was planted."""
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -413,6 +415,26 @@ def test_other_batches_are_refused_by_what_differs(batch: BatchTensors) -> None:
     other = replace(batch, positions_BT=batch.positions_BT + 1, segments_BT=batch.segments_BT + 1)
     with pytest.raises(InputError, match="positions, segments differ"):
         require_same_batch(batch, other, ("here", "there"))
+
+
+def test_layers_that_ours_cannot_stand_for_run_as_they_are(side: Side, compare: Any) -> None:
+    """Adapters that drop out inputs are one case; every accelerator is another."""
+    auto = replace(side, attention="auto", section=TuneSection(rank=4, dropout=0.5))
+    found = compare(auto, auto)
+    assert found.identical
+    assert found.a.attention == "sdpa"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_model_is_let_go_of_once_it_has_run(
+    side: Side, device: Device, batch: BatchTensors, path: Any
+) -> None:
+    """Else both sides' would be in memory."""
+    seen: list[weakref.ref[Any]] = []
+    one = replace(side, attention=path, put_weights=lambda loaded: seen.append(weakref.ref(loaded.base)))
+    run_side(one, device, batch, lambda point, value: None, gradient=True)
+    gc.collect()
+    assert [ref() for ref in seen] == [None]
 
 
 # --- refusals ---------------------------------------------------------------------------------------------
