@@ -17,31 +17,9 @@ from trueup.schema import Calibration, Measurement, ModelDims, Prediction, Price
 from . import flops, statistics
 from .memory_plan import MemoryAsk, Policy, memory_lines
 from .predict_fit import seconds_of
+from .predict_lines import LINES
 from .predict_terms import MicroBatchWork, ProductTable, Tuning, step_terms
 
-# Lines in the order in which they are shown, and their units.
-LINES = {
-    "step_s": "s",
-    "compute_s": "s",
-    "padding_s": "s",
-    "communication_s": "s",
-    "data_wait_s": "s",
-    "compile_s": "s",
-    "step_p99_s": "s",
-    "useful_tokens_per_s": "tokens/s",
-    "weights_bytes": "bytes",
-    "gradients_bytes": "bytes",
-    "optimizer_bytes": "bytes",
-    "activations_bytes": "bytes",
-    "working_copies_bytes": "bytes",
-    "logits_bytes": "bytes",
-    "fragmentation_bytes": "bytes",
-    "training_bytes": "bytes",
-    "base_bytes": "bytes",
-    "peak_memory_bytes": "bytes",
-    "power_w": "W",
-    "usd_per_million_useful_tokens_steady": "USD/million useful tokens",
-}
 TIMES = ("step_s", "compute_s", "padding_s", "step_p99_s")
 # The terms of predict_terms.TERMS, gathered into what a reader knows.
 _GATHERED = {

@@ -12,8 +12,7 @@ from typing import Any
 from trueup.schema import Event, Frozen, Measurement, Prediction, RunRecord, Step, unavailable
 
 from .names import figure, missing
-from .predict import LINES
-from .steady import unlabelled
+from .predict_lines import LINES
 from .totals import steps_of
 
 EVENT = "prediction"
@@ -70,7 +69,7 @@ def gap_of(record: RunRecord) -> Gap:
     foretold = stored_prediction(record)
     if foretold is None:
         return Gap(note=NO_PREDICTION)
-    steps = unlabelled(steps_of(record)[0]) or steps_of(record)[0]
+    steps = _undisturbed(record) or steps_of(record)[0]
     rows = [_row(name, foretold, record, steps) for name in COMPARED]
     return Gap(
         basis=foretold.basis,
@@ -93,12 +92,17 @@ def of_prediction(record: RunRecord) -> dict[str, Measurement]:
         return {name: missing(name, step.reason or "step time was not foretold") for name in names}
     how = f"{foretold.basis} parts of {foretold.platform}, before the first step"
     found = {names[0]: figure(names[0], step.value, "predicted", how)}
-    steps = unlabelled(steps_of(record)[0])
+    steps = _undisturbed(record)
     if not steps:
         return found | {names[1]: missing(names[1], "the run did no step with nothing else in it")}
     measured_s = fsum(one.step_s + one.communication_s for one in steps) / len(steps)
     text = "mean of the steps with nothing else in them, over the foretold one, less one"
     return found | {names[1]: figure(names[1], measured_s / step.value - 1, "derived", text, n=len(steps))}
+
+
+def _undisturbed(record: RunRecord) -> list[Step]:
+    """Steps that stand, in which nothing else happened."""
+    return [step for step in steps_of(record)[0] if not step.labels]
 
 
 def _read(event: Event) -> list[Prediction]:

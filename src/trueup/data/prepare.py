@@ -122,8 +122,7 @@ def prepare(
     source = open_source(section)
     template = ChatTemplate(tokenizer)
     inputs = _inputs(section, source, template, vocab_size)
-    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
-    folder = data_home / digest
+    folder = data_home / _digest_of(inputs)
     manifest, damage = read_manifest(folder)
     messages = [f"the prepared data in {folder} was damaged ({damage}); prepared again"] if damage else []
     cache_hit = manifest is not None
@@ -144,6 +143,24 @@ def prepare(
         source=section.source,
         _file=ExampleFile(folder),
     )
+
+
+def find_prepared(
+    section: DataSection, tokenizer: Tokenizer, data_home: Path, *, vocab_size: int | None = None
+) -> Prepared | None:
+    """The data as an earlier call prepared it; None where none has, and nothing is prepared. Raises as
+    `prepare` does for a source that cannot be read."""
+    source = open_source(section)
+    inputs = _inputs(section, source, ChatTemplate(tokenizer), vocab_size)
+    folder = data_home / _digest_of(inputs)
+    manifest, _ = read_manifest(folder)
+    if manifest is None:
+        return None
+    return Prepared(folder, manifest, True, (), section.source, ExampleFile(folder))
+
+
+def _digest_of(inputs: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _inputs(

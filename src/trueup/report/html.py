@@ -17,10 +17,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from trueup.analysis.names import NAMES
+from trueup.analysis.residual import Gap, gap_of
 from trueup.files.whole import replacing_file
 from trueup.schema import InputError, Measurement, RunRecord, StorageError
 
-from . import headline, plots, wording
+from . import headline, plots, predict, wording
 from .views import BillView
 
 ROWS_OPEN = 12  # a longer list starts folded
@@ -61,6 +62,7 @@ class RunView:
     groups: Sequence[tuple[str, Sequence[tuple[str, Measurement]]]]
     recipe: Sequence[tuple[str, str, str]]  # key, value, source
     environment: Sequence[tuple[str, str]]
+    gap: Gap  # what was foretold, against what was measured
 
 
 def render(records: Sequence[RunRecord], *, bills: Mapping[str, BillView | None] | None = None) -> str:
@@ -111,6 +113,7 @@ def environment() -> Environment:
     made.globals.update(
         style=Markup((here / "style.css").read_text(encoding="utf-8")),
         headline=headline,
+        predict=predict,
         kinds=wording.KIND_ORDER,
         dollar_decimals=wording.dollar_decimals,
         flat_text=_flat_text,
@@ -140,6 +143,7 @@ def _view(anchor: str, record: RunRecord, bill: BillView | None) -> RunView:
         groups=_grouped(record.measurements),
         recipe=[(key, value, sources.get(key, "")) for key, value in wording.flat(header.recipe)],
         environment=list(wording.flat(header.environment)),
+        gap=gap_of(record),
     )
 
 
