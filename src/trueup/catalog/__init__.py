@@ -4,14 +4,14 @@ from .lookup import (
     Accelerator,
     Figure,
     Instance,
-    InstancePrice,
     accelerator,
     accelerator_for_device_name,
     accelerators,
     instance,
-    instance_price,
     instances,
 )
+from .price_book import PriceBook, check_new
+from .prices import instance_price, published_prices
 from .staleness import STALE_AFTER_DAYS, staleness
 
 __all__ = [
@@ -19,12 +19,14 @@ __all__ = [
     "Accelerator",
     "Figure",
     "Instance",
-    "InstancePrice",
+    "PriceBook",
     "accelerator",
     "accelerator_for_device_name",
     "accelerators",
+    "check_new",
     "instance",
     "instance_price",
     "instances",
+    "published_prices",
     "staleness",
 ]

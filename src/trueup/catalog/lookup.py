@@ -2,7 +2,7 @@
 
 The figures live in `accelerators.json` and `instances.json` beside this file, in the units of their sources;
 properties give them in base units. A figure nobody publishes is `None` with a reason. An unknown chip is
-unknown: nothing here ever answers with another chip's figures.
+unknown: nothing here ever answers with another chip's figures. Prices are in `prices.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from trueup.schema import Frozen, InputError, Price
+from trueup.schema import Frozen, InputError
 
 _IN_BASE_UNITS = {"GiB": 2.0**30, "GiB/s": 2.0**30, "GB/s": 1e9, "TB/s": 1e12, "TFLOP/s": 1e12, "W": 1.0}
 
@@ -73,13 +73,6 @@ class Accelerator(Frozen):
         return self.power.in_base_units
 
 
-class InstancePrice(Figure):
-    """What an instance costs under one price model in one region; the unit is normally USD/h."""
-
-    model: str  # on_demand, reserved_3_years, capacity_block, ...
-    region: str
-
-
 class Instance(Frozen):
     """One cloud instance type. `chip` names an accelerator; the catalog may hold no figures for it."""
 
@@ -89,11 +82,11 @@ class Instance(Frozen):
     vcpu: Figure
     memory: Figure
     network: Figure
-    prices: tuple[InstancePrice, ...]
     note: str = ""
 
 
-def _read(file_name: str) -> dict[str, Any]:
+def read_data(file_name: str) -> dict[str, Any]:
+    """A data file of this folder."""
     text = resources.files("trueup.catalog").joinpath(file_name).read_text(encoding="utf-8")
     content: dict[str, Any] = json.loads(text)
     return content
@@ -102,14 +95,14 @@ def _read(file_name: str) -> dict[str, Any]:
 @cache
 def accelerators() -> dict[str, Accelerator]:
     """Every chip of the catalog by name."""
-    rows = _read("accelerators.json")["accelerators"]
+    rows = read_data("accelerators.json")["accelerators"]
     return {row["name"]: Accelerator.model_validate(row) for row in rows}
 
 
 @cache
 def instances() -> dict[str, Instance]:
     """Every instance of the catalog by name."""
-    rows = _read("instances.json")["instances"]
+    rows = read_data("instances.json")["instances"]
     return {row["name"]: Instance.model_validate(row) for row in rows}
 
 
@@ -117,7 +110,7 @@ def accelerator(name: str) -> Accelerator:
     """The chip of that catalog name. InputError, with the close names, for one the catalog does not hold."""
     found = accelerators().get(name.strip().lower())
     if found is None:
-        raise InputError(_unknown("accelerator", name, list(accelerators())))
+        raise InputError(unknown_name("accelerator", name, list(accelerators())))
     return found
 
 
@@ -125,22 +118,8 @@ def instance(name: str) -> Instance:
     """The instance type of that name. InputError, with the close names, for one the catalog does not hold."""
     found = instances().get(name.strip().lower())
     if found is None:
-        raise InputError(_unknown("instance", name, list(instances())))
+        raise InputError(unknown_name("instance", name, list(instances())))
     return found
-
-
-def instance_price(name: str) -> Price:
-    """The on-demand price of the whole instance. InputError if it is unknown or has none, with the reason."""
-    row = instance(name)
-    offer = next(price for price in row.prices if price.model == "on_demand")
-    if offer.value is None:
-        raise InputError(
-            f"the catalog has no on-demand price for {row.name}: {offer.reason} "
-            f"({offer.source}, {offer.as_of}). Give one: price.usd_per_hour and price.source in the recipe"
-        )
-    kind: Literal["quoted", "estimated"] = "estimated" if offer.kind == "estimated" else "quoted"
-    source = f"{row.name} on-demand, {offer.region}: {offer.source}"
-    return Price(usd_per_hour=offer.value, source=source, kind=kind, as_of=offer.as_of)
 
 
 def accelerator_for_device_name(device_name: str) -> Accelerator | None:
@@ -160,7 +139,8 @@ def _plain(device_name: str) -> str:
     return " ".join(device_name.lower().split()).removeprefix("nvidia ")
 
 
-def _unknown(what: str, name: str, known: list[str]) -> str:
+def unknown_name(what: str, name: str, known: list[str]) -> str:
+    """That there is no such thing in the catalog, and which names are near."""
     close = difflib.get_close_matches(name.strip().lower(), known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"it holds {', '.join(sorted(known))}"
     return f"the catalog holds no {what} named '{name}'; {hint}"

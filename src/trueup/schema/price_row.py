@@ -17,6 +17,7 @@ from .measurement import Frozen
 ModelName = Literal["on-demand", "spot", "reserved-1y", "reserved-3y", "capacity-block", "owned"]
 RowModel = Literal["on_demand", "spot", "reserved_1y", "reserved_3y", "capacity_block"]
 ROW_MODELS: tuple[RowModel, ...] = get_args(RowModel)
+Origin = Literal["own", "collected", "published"]  # set by hand; imported or fetched; came with trueup
 PriceKind = Literal["measured", "quoted", "estimated", "unavailable"]
 _MONTH = re.compile(r"\d{4}-\d{2}")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -120,6 +121,16 @@ class PriceRow(Frozen):
             valid_to=self.valid_to,
             reason=self.reason,
         )
+
+
+class PriceEntry(Frozen):
+    """A row as a home keeps it. One that `replaces` takes the place of those of its key that begin when it
+    does."""
+
+    row: PriceRow
+    origin: Literal["own", "collected"]
+    recorded: IsoDate
+    replaces: bool = False
 
 
 class HourlyPrice(Frozen):
