@@ -11,7 +11,7 @@ import pytest
 
 from trueup.device import open_device
 from trueup.recipe import load_recipe
-from trueup.schema import Price
+from trueup.schema import Calibration, Price
 from trueup.telemetry import MemorySink, Timeline, process_origin
 from trueup.train.interruption import Interruption
 from trueup.train.run import Outcome, execute
@@ -56,7 +56,9 @@ def open_tiny(home: Path, recipe_file: Path) -> Iterator[OpenSession]:
 
 @pytest.fixture
 def run_tiny(home: Path, recipe_file: Path) -> Run:
-    def run(*overrides: str, strict_shapes: bool = False) -> tuple[Outcome, MemorySink]:
+    def run(
+        *overrides: str, strict_shapes: bool = False, calibration: Calibration | None = None
+    ) -> tuple[Outcome, MemorySink]:
         sink = MemorySink()
         shutil.rmtree(home / "run", ignore_errors=True)
         (home / "run").mkdir()
@@ -70,6 +72,7 @@ def run_tiny(home: Path, recipe_file: Path) -> Run:
             places=Places(home, home / "data", home / "run"),
             sink=sink,
             stream=None,
+            calibration=calibration,
             strict_shapes=strict_shapes,
         )
         return outcome, sink

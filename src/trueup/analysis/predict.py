@@ -174,7 +174,9 @@ def _calibrated_times(job: Job, calibration: Calibration | None) -> _Timed | str
         slowest = max(shares, key=lambda terms: seconds_of(terms, rates.term_s))
         seconds.append(ratio * seconds_of(slowest, rates.term_s))
         for words, names in _GATHERED.items():
-            parts[words] += ratio * fsum(slowest[name] * rates.term_s.get(name, 0.0) for name in names)
+            parts[words] += ratio * fsum(
+                slowest.get(name, 0.0) * rates.term_s.get(name, 0.0) for name in names
+            )
     return _Timed(seconds, _in_words(parts, len(seconds), rates.probes))
 
 

@@ -11,7 +11,6 @@ Letters as in flops.py; N tokens of a micro-batch, padding included, R rank of a
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -150,16 +149,16 @@ def step_terms(
     table: ProductTable,
     *,
     checkpointing: bool = False,
-) -> Counter[str]:
+) -> dict[str, float]:
     """How much of each term one optimizer step has, on the rank that does these micro-batches."""
-    found: Counter[str] = Counter()
+    found = {
+        "trained": float(dims.trainable_parameters),
+        "tensors": float(trained_tensors(dims, tuning)),
+        "steps": 1.0,
+    }
     for one in micro_batches:
-        found.update(_micro_batch_terms(dims, tuning, one, table, checkpointing))
-        found["trained_again"] += dims.trainable_parameters
-        found["micro_batches"] += 1
-    found["trained"] = dims.trainable_parameters
-    found["tensors"] = trained_tensors(dims, tuning)
-    found["steps"] = 1
+        for name, amount in _micro_batch_terms(dims, tuning, one, table, checkpointing).items():
+            found[name] = found.get(name, 0.0) + amount
     return found
 
 
@@ -173,28 +172,32 @@ def trained_tensors(dims: ModelDims, tuning: Tuning) -> int:
 
 def _micro_batch_terms(
     dims: ModelDims, tuning: Tuning, one: MicroBatchWork, table: ProductTable, checkpointing: bool
-) -> Counter[str]:
+) -> dict[str, float]:
     tokens, layers = one.tokens, dims.layers
     passes = 1 + (FORWARD_AGAIN if checkpointing else 0)
     heads = (dims.heads + 2 * dims.kv_heads) * dims.head_dim
-    found: Counter[str] = Counter()
     forward, backward = _linear_products(dims, tuning, tokens)
-    found["products"] = sum(map(table.seconds, forward)) * (layers * (2 if checkpointing else 1))
-    found["products"] += sum(map(table.seconds, backward)) * layers
+    products = sum(map(table.seconds, forward)) * (layers * (2 if checkpointing else 1))
+    products += sum(map(table.seconds, backward)) * layers
     if tuning.method == "lora" and layers:  # nothing below the first layer is trained
-        found["products"] -= table.seconds((tokens, heads, dims.hidden))
+        products -= table.seconds((tokens, heads, dims.hidden))
     adapters = sum(map(table.seconds, _adapter_products(dims, tuning, tokens)))
-    found["adapters"] = adapters * layers * passes
-    found["head"] = sum(count * table.seconds(size) for size, count in _head_products(dims, tuning, one))
-    found["head_words"] = one.head_rows * dims.vocab
-    found["scores"] = passes * layers * dims.heads * one.scores
-    found["score_numbers"] = found["scores"] * dims.head_dim
-    found["groups"] = passes * layers * one.groups
-    found[f"layers_{tuning.method}"] = passes * layers
-    found["hidden"] = passes * layers * tokens * dims.hidden
-    found["heads"] = passes * layers * tokens * heads
-    found["feed"] = passes * layers * tokens * dims.intermediate
-    return found
+    scores = passes * layers * dims.heads * one.scores
+    return {
+        "products": products,
+        "adapters": adapters * layers * passes,
+        "head": sum(count * table.seconds(size) for size, count in _head_products(dims, tuning, one)),
+        "head_words": float(one.head_rows * dims.vocab),
+        "scores": scores,
+        "score_numbers": scores * dims.head_dim,
+        "groups": passes * layers * one.groups,
+        f"layers_{tuning.method}": passes * layers,
+        "hidden": passes * layers * tokens * dims.hidden,
+        "heads": passes * layers * tokens * heads,
+        "feed": passes * layers * tokens * dims.intermediate,
+        "trained_again": float(dims.trainable_parameters),
+        "micro_batches": 1.0,
+    }
 
 
 def _linears(dims: ModelDims) -> dict[str, tuple[int, int]]:

@@ -180,9 +180,11 @@ def _price_of(name: str) -> tuple[Price | None, tuple[str, ...]]:
 
 def _own_price(recipe: Recipe) -> Price | None:
     """The recipe's own: that of its instance is for another platform."""
+    if recipe.price is None:
+        return None
     from trueup.train.run import price_of
 
-    return price_of(recipe) if recipe.price is not None else None
+    return price_of(recipe)
 
 
 def _host_bytes() -> float:

@@ -1,0 +1,166 @@
+"""`trueup predict` and what `trueup calibrate` keeps for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from in_process import Done, Main, refused
+
+EIGHT_B = """\
+model: {path: llama-3.1-8b}
+data: {source: none-here.jsonl, max_length: 2048}
+tune: {method: METHOD}
+shapes: {tokens_per_microbatch: 2048}
+train: {tokens_per_step: 32768}
+"""
+
+
+@pytest.fixture
+def eight_b(tmp_path: Path) -> Path:
+    path = tmp_path / "eight.yaml"
+    path.write_text(EIGHT_B.replace("METHOD", "full"))
+    return path
+
+
+def document(done: Done) -> Any:
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def lines(found: Any, basis: str) -> Any:
+    return next(one["lines"] for one in found["predictions"] if one["basis"] == basis)
+
+
+def test_an_instance_is_foretold_by_its_datasheet(main: Main, eight_b: Path) -> None:
+    found = document(main("predict", eight_b, "--platform", "trn1.32xlarge", "--full-rows", "--json"))
+    of_sheet = lines(found, "datasheet")
+    assert found["job"]["ranks"] == 16
+    assert of_sheet["step_s"]["value"] > 0
+    assert of_sheet["usd_per_million_useful_tokens_steady"]["value"] > 0
+    assert "21.5 an hour" in of_sheet["usd_per_million_useful_tokens_steady"]["method"]
+    assert "has not been calibrated" in lines(found, "calibrated")["step_s"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("method", "platform", "fits"),
+    [
+        ("full", "trn1.32xlarge", False),
+        ("full", "p4d.24xlarge", False),
+        ("full", "p4de.24xlarge", False),
+        ("full", "p6-b200.48xlarge", True),
+        ("lora", "p4d.24xlarge", True),
+        ("lora", "trn2.48xlarge", True),
+    ],
+)
+def test_whether_llama_8b_fits_agrees_with_the_formulas(
+    main: Main, eight_b: Path, method: str, platform: str, fits: bool
+) -> None:
+    settings = ("--set", f"tune.method={method}", "--platform", platform, "--full-rows", "--fit", "--json")
+    fit = document(main("predict", eight_b, *settings))["fit"]
+    assert fit["as_asked"] is fits
+    assert (fit["micro_batch_rows"] is not None) is fits
+    if method == "full":
+        assert fit["state_bytes"] == 16 * 8_030_261_248
+
+
+def test_what_fits_is_shown_with_its_arithmetic(main: Main, eight_b: Path) -> None:
+    done = main("predict", eight_b, "--platform", "p4d.24xlarge", "--full-rows", "--fit")
+    assert done.code == 0
+    assert "128.5 GB (16 B for each parameter)" in " ".join(done.out.split())
+    assert "no micro-batch fits without sharding" in " ".join(done.out.split())
+
+
+def test_a_price_that_nobody_lists_is_said_and_not_guessed(main: Main, eight_b: Path) -> None:
+    done = main("predict", eight_b, "--platform", "trn2.48xlarge", "--full-rows", "--json")
+    assert "no on-demand price" in done.err
+    assert lines(document(done), "datasheet")["usd_per_million_useful_tokens_steady"]["value"] is None
+
+
+def test_data_that_were_not_prepared_are_asked_for(main: Main, built: Path, recipe_file: Path) -> None:
+    refused(main("predict", recipe_file), 2, "have not been prepared")
+
+
+def test_a_planned_recipe_is_foretold_from_its_lengths(main: Main, built: Path, recipe_file: Path) -> None:
+    assert main("prepare", recipe_file).code == 0
+    found = document(main("predict", recipe_file, "--set", "compile.mode=none", "--json"))
+    assert found["job"]["steps"] == 4
+    reason = lines(found, "calibrated")["step_s"]["reason"]
+    assert "run `trueup calibrate`" in reason
+    assert lines(found, "calibrated")["weights_bytes"]["value"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--platform", "trn1.32xlage"), "did you mean trn1"),
+        (("--platform", "../../etc/passwd"), "neither calibrated in this home"),
+        (("--platform", "m7g.large"), "trueup calibrate"),
+        (
+            ("--set", "model.path=no-such-model", "--platform", "h100"),
+            "does not hold this model's dimensions",
+        ),
+    ],
+)
+def test_what_nothing_is_known_of_is_refused(
+    main: Main, eight_b: Path, arguments: tuple[str, ...], why: str
+) -> None:
+    refused(main("predict", eight_b, "--full-rows", *arguments), 2, why)
+
+
+def test_a_short_calibration_is_kept_and_foretells_steps(
+    main: Main, built: Path, recipe_file: Path, home: Path
+) -> None:
+    kept = document(main("calibrate", "--device", "cpu", "--seconds", "0.1", "--json"))
+    assert Path(kept["path"]).parent == home / "platforms"
+    (rates,) = kept["rates"].values()
+    assert rates["probes"] >= 8
+    assert main("prepare", recipe_file).code == 0
+    found = document(main("predict", recipe_file, "--set", "compile.mode=none", "--json"))
+    assert lines(found, "calibrated")["step_s"]["value"] > 0
+    named = document(
+        main("predict", recipe_file, "--platform", Path(kept["path"]).stem, "--full-rows", "--json")
+    )
+    assert lines(named, "calibrated")["step_s"]["value"] > 0
+
+
+def test_ceilings_alone_keep_nothing(main: Main, home: Path) -> None:
+    found = document(main("calibrate", "--device", "cpu", "--seconds", "0.1", "--no-steps", "--json"))
+    assert found["path"] is None
+    assert found["rates"] == {}
+    assert not (home / "platforms").exists()
+
+
+def test_a_calibration_that_cannot_be_read_is_said(
+    main: Main, built: Path, recipe_file: Path, home: Path
+) -> None:
+    (home / "platforms").mkdir()
+    (home / "platforms" / "old.json").write_text('{"format": 99}')
+    done = main("predict", recipe_file, "--full-rows", "--json")
+    assert "run `trueup calibrate`" in done.err
+    document(done)
+
+
+def test_a_name_that_is_a_path_is_refused(main: Main) -> None:
+    refused(main("calibrate", "--name", "../x", "--no-steps"), 2, "--name")
+
+
+def test_a_published_model_on_an_instance_needs_no_torch(eight_b: Path, environment: dict[str, str]) -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None\n"
+        "from trueup.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "predict", str(eight_b), "--platform", "p4d.24xlarge", "--full-rows"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "datasheet" in done.stdout
