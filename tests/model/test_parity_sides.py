@@ -401,6 +401,11 @@ def test_a_damaged_file_is_refused(side: Side, device: Device, batch: BatchTenso
     (tmp_path / "flipped").write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
     with pytest.raises(StorageError, match="damaged"):
         OutputFile(tmp_path / "flipped").verify()
+    other = content.replace(b'\\"precision\\":\\"fp32\\"', b'\\"precision\\":\\"bf16\\"')
+    assert other != content
+    (tmp_path / "told otherwise").write_bytes(other)
+    with pytest.raises(StorageError, match="damaged"):
+        OutputFile(tmp_path / "told otherwise").verify()
     (tmp_path / "short").write_bytes(content[:-8])
     with pytest.raises(StorageError, match="cannot be read"):
         OutputFile(tmp_path / "short")

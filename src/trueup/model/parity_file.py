@@ -67,9 +67,11 @@ class OutputWriter:
             "side": side.model_dump_json(),
             "batch": batch.model_dump_json(),
             "points": json.dumps(self._points),
-            "sha256": self._digest.hexdigest(),
         }
-        header = json.dumps({"__metadata__": metadata, **self._entries}).encode()
+        content = {"__metadata__": metadata, **self._entries}
+        self._digest.update(_canonical(content))
+        metadata["sha256"] = self._digest.hexdigest()
+        header = json.dumps(content).encode()
         if len(header) > self._room:
             raise TrueupError(f"the header of the outputs takes {len(header)} bytes, not {self._room}")
         self._file.seek(0)
@@ -114,13 +116,15 @@ class OutputFile:
         self._open, self._path, self._sha256 = opened, path, metadata["sha256"]
 
     def verify(self) -> None:
-        """Raises StorageError where any output is not as it was written."""
+        """Raises StorageError where any output, or what is said of it, is not as it was written."""
         with self._path.open("rb") as file:
             (room,) = struct.unpack("<Q", file.read(8))
-            file.seek(8 + room)
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != self._sha256 or digest_of(self.batch()) != self.facts.digest:
-            raise StorageError(f"{self._path}: damaged, its outputs do not have the digest in its header")
+            header = json.loads(file.read(room))
+            digest = hashlib.file_digest(file, "sha256")
+        header["__metadata__"].pop("sha256")
+        digest.update(_canonical(header))
+        if digest.hexdigest() != self._sha256 or digest_of(self.batch()) != self.facts.digest:
+            raise StorageError(f"{self._path}: damaged, its content does not have the digest in its header")
 
     def batch(self) -> BatchTensors:
         """The arrays that the side was shown."""
@@ -134,6 +138,10 @@ class OutputFile:
     def __iter__(self) -> Iterator[tuple[Point, torch.Tensor]]:
         """In the order of execution."""
         return ((point, self.tensor(point)) for point in self.points)
+
+
+def _canonical(header: dict[str, Any]) -> bytes:
+    return json.dumps(header, sort_keys=True).encode()
 
 
 def arrays_of(batch: BatchTensors) -> dict[str, torch.Tensor]:
