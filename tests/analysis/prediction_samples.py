@@ -7,7 +7,8 @@ from itertools import product
 from typing import Any
 
 from trueup.analysis.memory_plan import MemoryAsk
-from trueup.analysis.predict import Job, by_calibration, by_datasheet
+from trueup.analysis.predict import by_calibration, by_datasheet
+from trueup.analysis.predict_job import Job
 from trueup.analysis.predict_terms import TERMS, MicroBatchWork, Tuning
 from trueup.analysis.residual import EVENT, prediction_event
 from trueup.catalog import Accelerator, accelerators

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from math import fsum
 
 from trueup.catalog import Accelerator
-from trueup.schema import Calibration, Measurement, ModelDims, Prediction, Price, unavailable
+from trueup.schema import Calibration, Measurement, Prediction, unavailable
 
 from . import flops, statistics
-from .memory_plan import MemoryAsk, Policy, memory_lines
+from .memory_plan import memory_lines
 from .predict_fit import seconds_of
+from .predict_job import Job, Lines, StepWork, predicted
 from .predict_lines import LINES
-from .predict_terms import MicroBatchWork, ProductTable, Tuning, step_terms
+from .predict_memory import host_or_device
+from .predict_terms import ProductTable, step_terms
 
 TIMES = ("step_s", "compute_s", "padding_s", "step_p99_s")
 # The terms of predict_terms.TERMS, gathered into what a reader knows.
@@ -33,27 +35,6 @@ _GATHERED = {
 }
 _OPTIMIZER_NUMBERS = 7  # read weight, gradient and two moments; write weight and moments
 
-Lines = dict[str, Measurement]
-StepWork = tuple[MicroBatchWork, ...]
-
-
-@dataclass(frozen=True)
-class Job:
-    """A recipe's steps. `steps`: those of an epoch, all or evenly spread, each with the micro-batches of all
-    ranks. `memory`: of the largest micro-batch. `compiles`: seconds of compiling of the whole run, 0 where
-    nothing is; `compiled_ratio`: compiled over eager step time, None where nothing is compiled."""
-
-    dims: ModelDims
-    tuning: Tuning
-    policy: Policy
-    steps: Sequence[StepWork]
-    memory: MemoryAsk
-    compiles: Measurement
-    compiled_ratio: Measurement | None = None
-    checkpointing: bool = False
-    ranks: int = 1
-    price: Price | None = None
-
 
 @dataclass(frozen=True)
 class _Timed:
@@ -66,7 +47,7 @@ class _Timed:
 def by_datasheet(job: Job, chip: Accelerator | None, platform: str) -> Prediction:
     """At the chip's published peak rate and bandwidth: no step takes less. A chip that the catalog does not
     hold, as a CPU, has no such ceilings."""
-    lines = dict(_memory(job, None, host=chip is None))
+    lines = dict(host_or_device(job, None, host=chip is None))
     timed = _datasheet_times(job, chip, platform)
     communication = _ring(job, chip)
     no_data = unavailable("s", "no datasheet says how fast a host puts batches together")
@@ -86,12 +67,12 @@ def by_calibration(job: Job, calibration: Calibration | None, *, host: bool, pla
     timed = _calibrated_times(job, calibration)
     communication = unavailable("s", "no collective has been calibrated")
     if job.ranks == 1:
-        communication = _predicted(0.0, "s", "one device: nothing to reduce")
-    lines = dict(_memory(job, calibration, host=host))
+        communication = predicted(0.0, "s", "one device: nothing to reduce")
+    lines = dict(host_or_device(job, calibration, host=host))
     lines |= _times(job, timed, communication, _assembly(job, calibration))
     watts = calibration.measurements.get("power_w") if calibration else None
     if watts is not None and watts.value is not None:
-        lines["power_w"] = _predicted(watts.value, "W", f"as calibrated: {watts.method}")
+        lines["power_w"] = predicted(watts.value, "W", f"as calibrated: {watts.method}")
     else:
         reason = watts.reason if watts is not None and watts.reason else "power was not calibrated"
         lines["power_w"] = unavailable("W", reason)
@@ -205,8 +186,8 @@ def _times(job: Job, timed: _Timed | str, communication: Measurement, data: Meas
     padding = 1 - useful / processed if processed else 0.0
     over = f"mean of {len(timed.seconds)} planned steps"
     found = {
-        "compute_s": _predicted((1 - padding) * mean_s, "s", f"{over}: {timed.how}; padding left out"),
-        "padding_s": _predicted(padding * mean_s, "s", f"{padding:.1%} of the processed tokens are padding"),
+        "compute_s": predicted((1 - padding) * mean_s, "s", f"{over}: {timed.how}; padding left out"),
+        "padding_s": predicted(padding * mean_s, "s", f"{padding:.1%} of the processed tokens are padding"),
         "step_p99_s": _p99(timed.seconds, communication),
     }
     if communication.value is None:
@@ -219,8 +200,8 @@ def _times(job: Job, timed: _Timed | str, communication: Measurement, data: Meas
     whole_s = step_s + (data.value or 0.0)
     wait = "" if data.value is not None else ", the wait for data left out"
     rate = useful / len(job.steps) / whole_s
-    found["step_s"] = _predicted(step_s, "s", "compute, padding and communication")
-    found["useful_tokens_per_s"] = _predicted(
+    found["step_s"] = predicted(step_s, "s", "compute, padding and communication")
+    found["useful_tokens_per_s"] = predicted(
         rate, "tokens/s", f"{useful / len(job.steps):,.1f} useful tokens in {whole_s:.4g} s{wait}"
     )
     return beside | found
@@ -232,13 +213,13 @@ def _p99(seconds: Sequence[float], communication: Measurement) -> Measurement:
         return unavailable("s", f"the plan has {len(seconds)} steps; a 99th percentile needs {needed}")
     how = f"over {len(seconds)} planned steps: their shapes differ; what disturbs a machine is not in it"
     more = communication.value or 0.0
-    return _predicted(statistics.percentile(seconds, 99) + more, "s", how)
+    return predicted(statistics.percentile(seconds, 99) + more, "s", how)
 
 
 def _ring(job: Job, chip: Accelerator | None) -> Measurement:
     """Ring all-reduce of the gradients: 2(p-1)α + 2(p-1)/p·n/β."""
     if job.ranks == 1:
-        return _predicted(0.0, "s", "one device: nothing to reduce")
+        return predicted(0.0, "s", "one device: nothing to reduce")
     if chip is None or chip.link.in_base_units is None:
         reason = "the catalog does not hold this device" if chip is None else str(chip.link.reason)
         return unavailable("s", f"no rate of the links between devices: {reason}")
@@ -248,7 +229,7 @@ def _ring(job: Job, chip: Accelerator | None) -> Measurement:
         f"ring all-reduce, 2(p-1)/p x n/β with p = {job.ranks}, n = {size / 1e6:,.4g} MB, β = "
         f"{chip.link.value:g} {chip.link.unit} ({chip.link.source}); latency is not published and left out"
     )
-    return _predicted(value, "s", how)
+    return predicted(value, "s", how)
 
 
 def ring_seconds(ranks: int, size_bytes: float, bytes_per_s: float, latency_s: float = 0.0) -> float:
@@ -267,39 +248,10 @@ def _assembly(job: Job, calibration: Calibration | None) -> Measurement:
         for name in ("examples", "tokens")
     )
     how = f"{examples:,.1f} examples x {example.value:.3g} s + {tokens:,.0f} tokens x {token.value:.3g} s"
-    return _predicted(examples * example.value + tokens * token.value, "s", how)
+    return predicted(examples * example.value + tokens * token.value, "s", how)
 
 
-# --- memory and money ---------------------------------------------------------------------------------------
-
-
-def _memory(job: Job, calibration: Calibration | None, *, host: bool) -> Lines:
-    """In host memory the process itself is there too, and the weights as they were loaded: in fp32, beside
-    what is kept of them. The peak is the larger of loading and training."""
-    lines: Lines = dict(memory_lines(job.memory))
-    training = lines["training_bytes"].value or 0.0
-    if not host:
-        lines["base_bytes"] = unavailable("bytes", "what the driver keeps on the device is not published")
-        lines["peak_memory_bytes"] = _bytes(training, "what tensors take; the driver's own is beside it")
-        return lines
-    base = calibration.measurements.get("base_host_bytes") if calibration else None
-    if base is None or base.value is None:
-        lines["base_bytes"] = unavailable("bytes", "what a process takes by itself was not calibrated")
-        lines["peak_memory_bytes"] = unavailable("bytes", lines["base_bytes"].reason or "")
-        return lines
-    lines["base_bytes"] = _bytes(base.value, base.method)
-    loading = loading_bytes(job)
-    larger, which = max((training, "training"), (loading, "loading the weights in fp32, then as kept"))
-    how = f"base + {which}: training {training / 1e6:,.4g} MB, loading {loading / 1e6:,.4g} MB"
-    lines["peak_memory_bytes"] = _bytes(base.value + larger, how)
-    return lines
-
-
-def loading_bytes(job: Job) -> float:
-    """The weights in fp32 as they are read, and beside them what is rounded or gathered from them."""
-    whole = 4.0 * (job.dims.parameters - job.dims.lora_parameters)
-    frozen = max(0, job.dims.parameters - job.dims.trainable_parameters)
-    return whole + job.memory.frozen_bytes * frozen
+# --- money -------------------------------------------------------------------------------------------------
 
 
 def _money(job: Job, lines: Mapping[str, Measurement]) -> Lines:
@@ -315,7 +267,7 @@ def _money(job: Job, lines: Mapping[str, Measurement]) -> Lines:
         f"${price.usd_per_hour:g} an hour ({price.kind}: {price.source}) / ({rate.value:.4g} tokens/s x 3600)"
     )
     value = usd_per_million(price.usd_per_hour, rate.value)
-    return {name: _predicted(value, LINES[name], f"{how} x 1e6; the steps alone")}
+    return {name: predicted(value, LINES[name], f"{how} x 1e6; the steps alone")}
 
 
 def usd_per_million(usd_per_hour: float, tokens_per_s: float) -> float:
@@ -325,11 +277,3 @@ def usd_per_million(usd_per_hour: float, tokens_per_s: float) -> float:
 
 def _complete(lines: Lines) -> Lines:
     return {name: lines[name] for name in LINES}
-
-
-def _bytes(value: float, how: str) -> Measurement:
-    return _predicted(value, "bytes", how)
-
-
-def _predicted(value: float, unit: str, method: str) -> Measurement:
-    return Measurement(value=value, unit=unit, kind="predicted", method=method)

@@ -15,7 +15,7 @@ from .recipe import RECIPE_ARGUMENT, SET_OPTION
 
 if TYPE_CHECKING:
     from trueup.analysis.memory_plan import Fit
-    from trueup.analysis.predict import Job
+    from trueup.analysis.predict_job import Job
     from trueup.recipe import Recipe
     from trueup.schema import Measurement, ModelDims, Prediction
 
@@ -146,7 +146,7 @@ def _prepared(recipe: Recipe) -> tuple[Any, dict[str, Any]]:
 def _full_rows(recipe: Recipe, platform: Platform) -> tuple[Job, dict[str, Any]]:
     """Micro-batches as large as the recipe asks, of full rows. Asks neither data nor weights."""
     from trueup.analysis.memory_plan import MemoryAsk
-    from trueup.analysis.predict import Job
+    from trueup.analysis.predict_job import Job
     from trueup.analysis.predict_terms import Tuning
     from trueup.schema import AttentionMode
     from trueup.train.step_work import counted

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trueup.analysis.memory_plan import MemoryAsk, Policy
-from trueup.analysis.predict import Job, StepWork, by_calibration, by_datasheet
+from trueup.analysis.predict import by_calibration, by_datasheet
+from trueup.analysis.predict_job import Job, StepWork
 from trueup.analysis.predict_terms import Tuning
 from trueup.analysis.residual import EVENT, prediction_event
 from trueup.catalog import accelerator_for_device_name

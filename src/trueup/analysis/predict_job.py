@@ -1,0 +1,37 @@
+"""A recipe's steps as a prediction sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trueup.schema import Measurement, ModelDims, Price
+
+from .memory_plan import MemoryAsk, Policy
+from .predict_terms import MicroBatchWork, Tuning
+
+Lines = dict[str, Measurement]
+StepWork = tuple[MicroBatchWork, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe's steps. `steps`: those of an epoch, all or evenly spread, each with the micro-batches of all
+    ranks. `memory`: of the largest micro-batch. `compiles`: seconds of compiling of the whole run, 0 where
+    nothing is; `compiled_ratio`: compiled over eager step time, None where nothing is compiled."""
+
+    dims: ModelDims
+    tuning: Tuning
+    policy: Policy
+    steps: Sequence[StepWork]
+    memory: MemoryAsk
+    compiles: Measurement
+    compiled_ratio: Measurement | None = None
+    checkpointing: bool = False
+    ranks: int = 1
+    price: Price | None = None
+
+
+def predicted(value: float, unit: str, method: str) -> Measurement:
+    """A line with its arithmetic."""
+    return Measurement(value=value, unit=unit, kind="predicted", method=method)
