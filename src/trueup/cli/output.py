@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
+
+if TYPE_CHECKING:
+    from trueup.schema import Frozen
 
 JSON_OPTION = typer.Option(False, "--json", help="Print exactly one JSON document on stdout.")
 
@@ -18,6 +21,12 @@ def print_json(document: Any) -> None:
     """Print one JSON document; a value JSON has no word for is a bug and raises."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     sys.stdout.write(text + "\n")
+
+
+def print_json_list(records: Iterable[Frozen]) -> None:
+    """Print records as one JSON list. pydantic writes ten thousand of them in a tenth of json's time."""
+    items = ",\n".join(record.model_dump_json(indent=2) for record in records)
+    sys.stdout.write(f"[\n{items}\n]\n")
 
 
 def say(text: str) -> None:

@@ -12,7 +12,7 @@ import typer
 from trueup.home import find_home
 from trueup.schema import Frozen, InputError, RunRecord
 
-from .output import JSON_OPTION, print_json, print_rich, say
+from .output import JSON_OPTION, print_json, print_json_list, print_rich, say
 from .records import RUN_ARGUMENT, open_store, record_of, records_of, resolved
 
 if TYPE_CHECKING:

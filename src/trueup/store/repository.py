@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, insert, or_, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DataError, IntegrityError, StatementError
 
@@ -31,6 +31,7 @@ from trueup.schema.run import (
 )
 
 from . import tables
+from .briefs import Brief, briefs, figures_of
 from .database import (
     DATABASE_FILE,
     closed_on_error,
@@ -45,6 +46,7 @@ from .liveness import parse_instant
 from .migrate import HEAD, create_in_memory, migrate, version_of
 from .rows import SERIES, measurement_of, record_of, rows_of, run_row
 from .run_folder import read_run_folder
+from .selection import selected
 
 RUNS_FOLDER = "runs"
 IMPORTED_FILE = "imported.json"  # in a run folder: it came from another machine, and when
@@ -185,19 +187,41 @@ class Store:
             raise
         return run_id
 
-    def runs(self) -> list[RunSummary]:
-        """All runs, newest first."""
-        figures: dict[str, dict[str, float | None]] = {}
+    def runs(self, *, among: Collection[str] | None = None, newest: int | None = None) -> list[RunSummary]:
+        """All runs, or those whose id is `among` these, newest first; of them only so many of the `newest`."""
         shown = [column for column in tables.runs.columns if column.name in RunSummary.model_fields]
-        m = tables.measurements.c
         with explained(self.home), self._engine.connect() as connection:
-            for row in connection.execute(select(m.name, m.run_id, m.value).where(m.name.in_(_LISTED))):
-                figures.setdefault(row.run_id, {})[row.name] = row.value
-            runs = [
-                RunSummary(**row, **figures.get(row["id"], {}))
+            rows = [
+                row
                 for row in connection.execute(select(*shown)).mappings()
+                if among is None or row["id"] in among
             ]
-        return sorted(runs, key=lambda run: _age(run.started_at, run.id), reverse=True)
+            rows.sort(key=lambda row: _age(row["started_at"], row["id"]), reverse=True)
+            rows = rows[:newest]
+            figures = figures_of(connection, [row["id"] for row in rows], _LISTED)
+        return [RunSummary(**row, **figures.get(row["id"], {})) for row in rows]
+
+    def meant_by(self, text: str) -> list[str]:
+        """The ids of all runs meant by an id, `last`, a name, a pattern of names, conditions or a unique prefix
+        of an id, oldest first. InputError where there is none."""
+        r = tables.runs.c
+        with explained(self.home), self._engine.connect() as connection:
+            exact = select(r.id).where(or_(r.id == text, r.name == text))
+            found = connection.execute(exact).scalars().all() or selected(connection, text)
+            started = connection.execute(select(r.id, r.started_at)).all()
+        if not found or text == "last":
+            return [self.resolve(text)]
+        meant = set(found)
+        rows = sorted(
+            (row for row in started if row.id in meant), key=lambda row: _age(row.started_at, row.id)
+        )
+        return [row.id for row in rows]
+
+    def briefs(self, ids: Sequence[str], names: Collection[str], known: Collection[str]) -> list[Brief]:
+        """These runs without steps, spans, events and samples, each with its measurements called one of
+        `names` or anything that is not `known`: quick over hundreds of runs."""
+        with explained(self.home), self._engine.connect() as connection:
+            return briefs(connection, ids, names, known)
 
     def resolve(self, ref: str) -> str:
         """The id of the run meant by an id, `last`, a name, or a unique prefix of an id. A name that several
@@ -206,7 +230,12 @@ class Store:
         r = tables.runs.c
         with explained(self.home), self._engine.connect() as connection:
             rows = connection.execute(select(r.id, r.name, r.started_at)).all()
-            trained = set(connection.execute(select(tables.steps.c.run_id).distinct()).scalars())
+            trained_as_named = (
+                select(tables.steps.c.run_id)
+                .where(tables.steps.c.run_id.in_(select(r.id).where(r.name == ref)))
+                .distinct()
+            )
+            trained = set(connection.execute(trained_as_named).scalars())
         rows = sorted(rows, key=lambda row: _age(row.started_at, row.id), reverse=True)
         if any(row.id == ref for row in rows):
             return ref
@@ -233,10 +262,10 @@ class Store:
 
     def record(self, run_id: str, *, samples: bool = False) -> RunRecord:
         """A run as stored. Samples come from the run folder; they are empty where it is gone."""
-        r, m = tables.runs.c, tables.measurements.c
+        h, m = tables.headers.c, tables.measurements.c
         series: dict[str, tuple[Frozen, ...]] = {}
         with explained(self.home), self._engine.connect() as connection:
-            header = connection.execute(select(r.header).where(r.id == run_id)).scalar_one_or_none()
+            header = connection.execute(select(h.header).where(h.run_id == run_id)).scalar_one_or_none()
             if header is None:
                 raise InputError(f"there is no run with the id '{run_id}' in {self.home}")
             rows = connection.execute(select(tables.measurements).where(m.run_id == run_id).order_by(m.seq))

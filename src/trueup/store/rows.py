@@ -29,13 +29,12 @@ SERIES: dict[str, tuple[Table, type[Frozen]]] = {
 
 
 def run_row(header: RunHeader, *, signature: str, imported_at: str | None) -> Row:
-    """The row of `runs`: what lists need, and the whole header."""
+    """The row of `runs`: what lists need."""
     shown = {"id", "name", "state", "reason", "started_at", "ended_at", "wall_s", "recipe_digest"}
     return {
         **header.model_dump(include=shown),
         "model": _text(header.recipe, "model", "path"),
         "device": _text(header.choices, "device", "value") or _text(header.recipe, "platform", "device"),
-        "header": header.model_dump(),
         "imported_at": imported_at,
         "signature": signature,
     }
@@ -44,6 +43,7 @@ def run_row(header: RunHeader, *, signature: str, imported_at: str | None) -> Ro
 def rows_of(record: RunRecord) -> Iterable[tuple[Table, list[Row]]]:
     """The rows of every table but `runs`."""
     run_id = record.header.id
+    yield tables.headers, [{"run_id": run_id, "header": record.header.model_dump()}]
     yield (
         tables.measurements,
         [

@@ -35,7 +35,6 @@ runs = Table(
     Column("recipe_digest", Text, nullable=False),
     Column("model", Text),
     Column("device", Text),
-    Column("header", JSON, nullable=False),  # the whole RunHeader
     Column("imported_at", Text),  # set when the run came from another machine
     Column("signature", Text, nullable=False),  # of the run folder's files when they were read
 )
@@ -49,6 +48,9 @@ def _run_id() -> Column[str]:
 def _seq() -> Column[int]:
     return Column("seq", Integer, primary_key=True, autoincrement=False)
 
+
+# Apart from `runs`: a header is a hundred times as long as what a list of runs reads.
+headers = Table("headers", metadata, _run_id(), Column("header", JSON, nullable=False))
 
 measurements = Table(
     "measurements",

@@ -1,0 +1,160 @@
+"""Which runs a person means: an id, `last`, a name, a pattern of names, or conditions on what was recorded.
+
+Conditions are KEY OPERATOR VALUE, joined by commas: all must hold. A key is a column of the list of runs,
+`platform`, or the dotted key of a setting: of the recipe (`recipe.` may be left out), of `choices`,
+`environment`, `price` or `dataset`.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from sqlalchemy import Select, select
+from sqlalchemy.engine import Connection
+
+from trueup.schema import InputError
+
+from . import tables
+
+_OPERATORS = r"!=|<=|>=|=|~|<|>"
+_KEY = r"[A-Za-z_][\w.-]*"
+_CONDITION = re.compile(rf"\s*({_KEY})\s*({_OPERATORS})\s*(.*?)\s*", re.DOTALL)
+_COMMA = re.compile(rf",(?=\s*{_KEY}\s*(?:{_OPERATORS}))")
+_COLUMNS = (
+    *("id", "name", "state", "reason", "started_at", "ended_at", "wall_s", "model", "device", "imported_at"),
+    "recipe_digest",
+)
+_SECTIONS = ("recipe", "environment", "choices", "price", "dataset")
+_PLATFORM = (
+    ("choices", "device", "value"),
+    ("environment", "device", "name"),
+    ("environment", "instance", "instanceType"),
+    ("recipe", "platform", "instance"),
+)
+_ORDERED: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
+}
+
+
+class Condition(NamedTuple):
+    key: str
+    operator: str
+    wanted: str
+
+    def __str__(self) -> str:
+        return f"{self.key}{self.operator}{self.wanted}"
+
+
+def selected(connection: Connection, text: str) -> list[str] | None:
+    """Ids of the runs that a pattern or conditions mean; None where the text is neither. InputError where no
+    run is meant."""
+    if conditions := conditions_of(text):
+        found, what = meeting(connection, conditions), "meets"
+    elif is_pattern(text):
+        found, what = named_like(connection, text), "has a name like"
+    else:
+        return None
+    if not found:
+        raise InputError(f"no run {what} '{text}'; `trueup runs list` shows all")
+    return found
+
+
+def conditions_of(text: str) -> list[Condition]:
+    """The conditions a text consists of; empty where it is no query but a name."""
+    found = [_CONDITION.fullmatch(part) for part in _COMMA.split(text)]
+    return [Condition(*one.groups()) for one in found if one] if all(found) else []
+
+
+def is_pattern(text: str) -> bool:
+    return any(mark in text for mark in "*?[")
+
+
+def named_like(connection: Connection, pattern: str) -> list[str]:
+    """Ids of the runs whose name the pattern (*, ?, [abc]) matches; capitals count."""
+    r = tables.runs.c
+    rows = connection.execute(select(r.id, r.name)).all()
+    return [row.id for row in rows if fnmatchcase(row.name, pattern)]
+
+
+def meeting(connection: Connection, conditions: Sequence[Condition]) -> list[str]:
+    """Ids of the runs that meet all conditions. InputError for a key that no run has."""
+    left: set[str] | None = None
+    for condition in conditions:
+        values = _values(connection, condition.key, left)
+        if left is None and not any(value is not None for _, held in values for value in held):
+            raise InputError(
+                f"{condition}: no run has '{condition.key}'; a key is one of {', '.join(_COLUMNS)}, "
+                "platform, or a setting such as tune.rank, choices.precision, environment.host.hostname"
+            )
+        left = {run_id for run_id, held in values if _holds(held, condition)}
+    return sorted(left or ())
+
+
+def _values(connection: Connection, key: str, among: set[str] | None) -> list[tuple[str, list[Any]]]:
+    """(id, the values that the key stands for) of every run, or of those `among` which to look."""
+    r, h = tables.runs.c, tables.headers.c
+    if key in _COLUMNS:
+        query: Select[Any] = select(r.id, r[key])
+    else:
+        query = select(h.run_id, *(h.header[path] for path in _paths(key)))
+    found = connection.execute(query)
+    return [(row[0], list(row[1:])) for row in found if among is None or row[0] in among]
+
+
+def _paths(key: str) -> Sequence[tuple[str, ...]]:
+    """Where in a header the key's values are."""
+    if key == "platform":
+        return _PLATFORM
+    path = tuple(key.split("."))
+    if path[0] not in _SECTIONS:
+        path = ("recipe", *path)
+    return [(*path, "value") if path[0] == "choices" and len(path) == 2 else path]
+
+
+def _holds(values: Iterable[Any], condition: Condition) -> bool:
+    """Whether any of the values meets it; for `!=`, whether none is the unwanted one."""
+    if condition.operator == "!=":
+        return not any(_meets(value, "=", condition.wanted) for value in values)
+    return any(_meets(value, condition.operator, condition.wanted) for value in values)
+
+
+def _meets(value: Any, by: str, wanted: str) -> bool:
+    if by in _ORDERED:
+        return _is_ordered(value, _ORDERED[by], wanted)
+    text = _text(value)
+    if by == "~":
+        low, sought = text.lower(), wanted.lower()
+        return fnmatchcase(low, sought) if is_pattern(sought) else sought in low
+    return text == wanted or (_number(value) is not None and _number(value) == _number(wanted))
+
+
+def _is_ordered(value: Any, compared: Callable[[Any, Any], bool], wanted: str) -> bool:
+    """As numbers where both are; else as text, which orders dates."""
+    if value is None:
+        return False
+    numbers = _number(value), _number(wanted)
+    return compared(*numbers) if None not in numbers else compared(_text(value), wanted)
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    return str(value)
