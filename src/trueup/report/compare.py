@@ -1,0 +1,136 @@
+"""A comparison on the terminal: verdict first, one table, then what could explain a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .wording import clean, interval, number, quantity
+
+if TYPE_CHECKING:
+    from trueup.analysis.comparable import Difference
+    from trueup.analysis.compare import Comparison, GroupResult
+    from trueup.analysis.compare_findings import Finding
+    from trueup.schema import Measurement
+
+DIFFERENCES_SHOWN = 12
+_LEFT_OUT_SHOWN = 6
+_CHARACTERS = 60  # of a value, of a run's reason
+_GOOD = ("cheaper", "faster", "steadier", "less energy", "fewer tokens", "better")
+_NEITHER = ("the same", "not enough runs", "no verdict")
+
+
+def comparison_text(found: Comparison) -> RenderableType:
+    """Everything a comparison found that fits a terminal."""
+    parts: list[RenderableType] = [Text(clean(line), style="bold") for line in found.headline]
+    parts += [Text(clean(found.front_words)), Text(), _groups(found.groups), Text(), _table(found)]
+    if found.perplexity is not None:
+        parts.append(Text(f"the perplexity asked for: {number(found.perplexity)}", style="dim"))
+    parts += [Text(f"note: {clean(note)}", style="yellow") for note in found.notes]
+    parts += _left_out(found.groups)
+    for title, differences in (
+        ("compared though they differ in", found.allowed),
+        ("settings that differ", found.compared),
+        ("what else differs and could explain it", found.environment),
+    ):
+        parts += difference_rows(title, differences)
+    return Group(*parts)
+
+
+def value_text(figure: Measurement, name: str) -> str:
+    """A figure with its interval; `within run` where it is of one run's steps."""
+    if figure.value is None:
+        return "–"
+    text = quantity(figure.value, figure.unit, name).removesuffix(" per million useful tokens")
+    if figure.ci is not None:
+        low_high = interval(figure.ci, figure.unit, name).replace(" per million useful tokens", "")
+        within = ", within run" if (figure.ci_method or "").startswith("within_run") else ""
+        text += f" ({low_high}{within})"
+    return text if figure.kind in ("measured", "derived") else f"{text}, {figure.kind}"
+
+
+def ratio_text(ratio: Measurement) -> str:
+    """1.10 (1.07 to 1.13)"""
+    if ratio.value is None:
+        return "–"
+    low_high = f" ({ratio.ci[0]:.3g} to {ratio.ci[1]:.3g})" if ratio.ci is not None else ""
+    return f"×{ratio.value:.3g}{low_high}"
+
+
+def verdict_text(found: Finding) -> str:
+    more = f", {found.more_runs} more each" if found.more_runs is not None else ""
+    return f"{found.verdict}{more}"
+
+
+def group_line(group: GroupResult) -> str:
+    """How many runs of which seeds, on what, at which price."""
+    runs = "1 run" if len(group.runs) == 1 else f"{len(group.runs)} runs"
+    seeds = f"seed{'' if len(group.seeds) == 1 else 's'} {', '.join(group.seeds)}"
+    return clean(f"{runs}, {_clipped(seeds)} · {_clipped(group.platform)} · {group.price}")
+
+
+def _groups(groups: Sequence[GroupResult]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for group in groups:
+        table.add_row(Text(clean(group.name), style="bold"), Text(group_line(group), style="dim"))
+    return table
+
+
+def _table(found: Comparison) -> Table:
+    """A line for each figure: the reference's, then each other group's with its ratio and verdict."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("")
+    for group in found.groups:
+        table.add_column(Text(clean(group.name)), justify="right")
+        if group.name != found.reference:
+            table.add_column(Text(f"over {clean(found.reference)}"))
+    findings = {(one.metric, one.group): one for one in found.findings}
+    for row in found.rows:
+        cells = [Text(clean(row.label))]
+        for group in found.groups:
+            cells.append(Text(value_text(group.figures[row.metric], row.metric)))
+            if group.name != found.reference:
+                one = findings[row.metric, group.name]
+                cells.append(Text(f"{ratio_text(one.ratio)}\n{verdict_text(one)}", style=_style(one)))
+        table.add_row(*cells)
+    return table
+
+
+def _style(found: Finding) -> str:
+    if found.verdict in _NEITHER:
+        return "dim"
+    return "green" if found.verdict in _GOOD else "red"
+
+
+def _left_out(groups: Sequence[GroupResult]) -> list[Text]:
+    gone = [one for group in groups for one in group.left_out]
+    lines = [
+        Text(clean(f"left out: {one.id} ({one.name}) {one.state}: {_clipped(one.reason or 'no reason')}"))
+        for one in gone[:_LEFT_OUT_SHOWN]
+    ]
+    if len(gone) > len(lines):
+        lines.append(Text(f"left out: {len(gone) - len(lines)} more that did not finish; --json has them"))
+    return lines
+
+
+def difference_rows(title: str, differences: Sequence[Difference]) -> list[RenderableType]:
+    if not differences:
+        return []
+    table = Table.grid(padding=(0, 2))
+    for one in differences[:DIFFERENCES_SHOWN]:
+        values = "; ".join(f"{_clipped(value)} in {group}" for group, value in one.values.items())
+        table.add_row(Text(f"  {clean(one.key)}"), Text(clean(values), style="dim"))
+    parts: list[RenderableType] = [Text(), Text(title, style="bold"), table]
+    if len(differences) > DIFFERENCES_SHOWN:
+        parts.append(
+            Text(f"  … and {len(differences) - DIFFERENCES_SHOWN} more; --json has them", style="dim")
+        )
+    return parts
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 1]}…"
