@@ -1,0 +1,305 @@
+"""What follows from a formula over published figures, with units and rounding.
+
+Plain interval arithmetic takes two mentions of one figure for two figures: c / (c + r) would come out twice
+as wide as it is. So the slope by each figure goes along with the value (forward mode): where its sign is
+certain, the range ends where that figure's does; where not, the figure's range is halved, and halved again.
+The range found always contains the truth, and is exact where every slope has a sign.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import pint
+
+from trueup.schema import InputError
+
+from .audit_expression import (
+    Comparison,
+    Expression,
+    Name,
+    Number,
+    Operation,
+    names_in,
+    parse_comparison,
+    parse_formula,
+)
+from .audit_interval import DivisorZeroError, Interval, TooLongError
+from .audit_quantity import Quantity
+from .audit_units import dims_text, no_dimension
+
+DEEPEST = 30  # formulas within formulas
+HALVINGS = 6
+LARGEST = 10**250  # of a result in root units
+_ZERO = Interval.exactly(0)
+_ONE = Interval.exactly(1)
+
+Box = Mapping[str, Interval]  # a range for each published figure
+
+
+class UndecidedError(Exception):
+    """Nothing follows: `missing` figures are not given, or for another `reason`."""
+
+    def __init__(self, reason: str, missing: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.missing = missing
+
+
+@dataclass(frozen=True)
+class Value:
+    """A range in root units, its dimension, and the range of its slope by each figure it depends on."""
+
+    interval: Interval
+    dims: pint.Unit
+    slopes: Mapping[str, Interval] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What follows, in root units: from the figures as they were written, and the range their rounding
+    leaves."""
+
+    nominal: Fraction
+    interval: Interval
+    dims: pint.Unit
+
+
+class Figures:
+    """Published figures by name (None: not given), and formulas that define others.
+
+    InputError where a formula is none, names an unknown quantity or leads back to itself.
+    """
+
+    def __init__(self, published: Mapping[str, Quantity | None], formulas: Mapping[str, str]) -> None:
+        self._published = dict(published)
+        self._formulas = {name: parse_formula(text) for name, text in formulas.items()}
+        followed: set[str] = set()
+        for name in self._formulas:
+            self._follow(name, (), followed)
+
+    def value(self, formula: str) -> Result:
+        """What follows. UndecidedError where something is missing or a divisor may be zero; InputError where
+        the formula is none, mixes units or divides by zero."""
+        return self._tight(parse_formula(formula), formula)
+
+    def compared(self, check: str) -> tuple[Comparison, Result, Result, Result]:
+        """A comparison's sign, its left and right side, and left minus right. Errors as of `value`."""
+        sign, left, right = parse_comparison(check)
+        difference = self._tight(Operation("-", left, right), check)
+        return sign, self._tight(left, check), self._tight(right, check), difference
+
+    def published_in(self, expression: Expression) -> tuple[str, ...]:
+        """The published figures that it rests on, in the order of their mention."""
+        found: dict[str, None] = {}
+        self._collect(expression, found, set())
+        return tuple(found)
+
+    def _collect(self, expression: Expression, found: dict[str, None], done: set[str]) -> None:
+        for name in names_in(expression):
+            if name in self._formulas:
+                if name not in done:
+                    done.add(name)
+                    self._collect(self._formulas[name], found, done)
+            elif name in self._published:
+                found.setdefault(name)
+            else:
+                raise InputError(self._unknown(name))
+
+    def _follow(self, name: str, path: tuple[str, ...], followed: set[str]) -> None:
+        if name in followed:
+            return
+        if name in path:
+            circle = " → ".join((*path[path.index(name) :], name))
+            raise InputError(f"circular definition: {circle}")
+        if len(path) > DEEPEST:
+            raise InputError(f"'{path[0]}' rests on more than {DEEPEST} formulas in a row; write it shorter")
+        for used in dict.fromkeys(names_in(self._formulas[name])):
+            if used in self._formulas:
+                self._follow(used, (*path, name), followed)
+            elif used not in self._published:
+                raise InputError(f"figure '{name}': {self._unknown(used)}")
+        followed.add(name)
+
+    def _unknown(self, name: str) -> str:
+        known = [*self._published, *self._formulas]
+        close = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
+        there = ", ".join(sorted(known)) or "none"
+        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {there}"
+        return f"unknown quantity '{name}'; {hint}"
+
+    def _tight(self, expression: Expression, text: str) -> Result:
+        quantities = {name: self._published[name] for name in self.published_in(expression)}
+        missing = tuple(name for name, quantity in quantities.items() if quantity is None)
+        if missing:
+            raise UndecidedError(f"not given: {', '.join(missing)}", missing)
+        dims = {name: quantity.dims for name, quantity in quantities.items() if quantity}
+        box = {name: quantity.interval for name, quantity in quantities.items() if quantity}
+
+        def in_box(inner: Box) -> Value:
+            return _Walk(self._formulas, dims, inner).value(expression)
+
+        try:
+            first = in_box(box)
+            interval = _narrowed(in_box, box, first, HALVINGS)
+            if max(abs(interval.low), abs(interval.high)) > LARGEST:
+                raise TooLongError
+            written = in_box({name: Interval.exactly(one.middle) for name, one in box.items()})
+            return Result(written.interval.low, interval, first.dims)
+        except DivisorZeroError as zero:
+            if zero.maybe:
+                raise UndecidedError(f"within the figures' rounding, '{text}' may divide by zero") from None
+            raise InputError(f"'{text}': division by zero") from None
+        except TooLongError:
+            raise InputError(f"'{text}' makes a number too long to be meant") from None
+        except RecursionError:
+            raise InputError(f"'{text}' is nested too deeply; define its parts as figures") from None
+
+
+def _narrowed(in_box: Callable[[Box], Value], box: Box, found: Value, halvings: int) -> Interval:
+    """The range over the box, of which `found` is the plain one."""
+    lowest, highest = dict(box), dict(box)
+    open_figures = []
+    for name, interval in box.items():
+        slope = found.slopes.get(name, _ZERO)
+        low, high = Interval.exactly(interval.low), Interval.exactly(interval.high)
+        if slope.low >= 0:
+            lowest[name], highest[name] = low, high
+        elif slope.high <= 0:
+            lowest[name], highest[name] = high, low
+        else:
+            open_figures.append(name)
+    if not open_figures or halvings == 0:
+        return Interval(in_box(lowest).interval.low, in_box(highest).interval.high)
+    widest = max(open_figures, key=lambda name: found.slopes[name].width * box[name].width)
+    halves = []
+    for half in _halves(box[widest]):
+        inner = {**box, widest: half}
+        halves.append(_narrowed(in_box, inner, in_box(inner), halvings - 1))
+    return halves[0].joined(halves[1])
+
+
+def _halves(interval: Interval) -> tuple[Interval, Interval]:
+    return Interval(interval.low, interval.middle), Interval(interval.middle, interval.high)
+
+
+class _Walk:
+    """One evaluation: every figure has one range, and each formula is worked out once."""
+
+    def __init__(self, formulas: Mapping[str, Expression], dims: Mapping[str, pint.Unit], box: Box) -> None:
+        self._formulas = formulas
+        self._dims = dims
+        self._box = box
+        self._known: dict[str, Value] = {}
+
+    def value(self, expression: Expression) -> Value:
+        match expression:
+            case Number(number):
+                return Value(Interval.exactly(number), no_dimension())
+            case Name(name):
+                return self._named(name)
+            case Operation("**", left, Number(exponent)):
+                return _power(self.value(left), int(exponent))
+            case Operation("-", Number(zero), right) if zero == 0:
+                return _negated(self.value(right))  # a sign, which units do not mind
+            case Operation(operator, left, right):
+                return _OPERATIONS[operator](self.value(left), self.value(right))
+
+    def _named(self, name: str) -> Value:
+        if name not in self._known:
+            if name in self._formulas:
+                self._known[name] = self.value(self._formulas[name])
+            else:
+                self._known[name] = Value(self._box[name], self._dims[name], {name: _ONE})
+        return self._known[name]
+
+
+def _sum(a: Value, b: Value) -> Value:
+    _require_one_dimension("added", a, b)
+    slopes = {name: _slope(a, name) + _slope(b, name) for name in {**a.slopes, **b.slopes}}
+    return Value(a.interval + b.interval, a.dims, slopes)
+
+
+def _negated(a: Value) -> Value:
+    return Value(-a.interval, a.dims, {name: -slope for name, slope in a.slopes.items()})
+
+
+def _difference(a: Value, b: Value) -> Value:
+    _require_one_dimension("subtracted or compared", a, b)
+    return _sum(a, _negated(b))
+
+
+def _product(a: Value, b: Value) -> Value:
+    slopes = {
+        name: _slope(a, name) * b.interval + _slope(b, name) * a.interval for name in {**a.slopes, **b.slopes}
+    }
+    return Value(a.interval * b.interval, a.dims * b.dims, slopes)
+
+
+def _quotient(a: Value, b: Value) -> Value:
+    interval = a.interval / b.interval
+    square = b.interval**2
+    slopes = {
+        name: (_slope(a, name) * b.interval - _slope(b, name) * a.interval) / square
+        for name in {**a.slopes, **b.slopes}
+    }
+    return Value(interval, a.dims / b.dims, slopes)
+
+
+def _power(a: Value, exponent: int) -> Value:
+    if exponent == 0:
+        return Value(_ONE, no_dimension())
+    outer = a.interval ** (exponent - 1) * Interval.exactly(exponent)
+    slopes = {name: outer * slope for name, slope in a.slopes.items()}
+    return Value(a.interval**exponent, a.dims**exponent, slopes)
+
+
+def _larger(a: Value, b: Value) -> Value:
+    _require_one_dimension("compared", a, b)
+    if a.interval.low >= b.interval.high:
+        return a
+    if b.interval.low >= a.interval.high:
+        return b
+    slopes = {name: _slope(a, name).joined(_slope(b, name)) for name in {**a.slopes, **b.slopes}}
+    ends = max(a.interval.low, b.interval.low), max(a.interval.high, b.interval.high)
+    return Value(Interval(*ends), a.dims, slopes)
+
+
+def _smaller(a: Value, b: Value) -> Value:
+    return _negated(_larger(_negated(a), _negated(b)))
+
+
+def _remainder(a: Value, b: Value) -> Value:
+    """What is left of whole times `b` in `a`: of exact figures only, since a rounded one leaves anything."""
+    _require_one_dimension("divided with a remainder", a, b)
+    if not (a.interval.exact and b.interval.exact):
+        raise UndecidedError("a rounded figure leaves any remainder; say `exactly` where it is exact")
+    divisor = b.interval.low
+    if divisor == 0:
+        raise DivisorZeroError(maybe=False)
+    left = a.interval.low - divisor * math.floor(a.interval.low / divisor)
+    return Value(Interval.exactly(Fraction(left)), a.dims)
+
+
+_OPERATIONS: dict[str, Callable[[Value, Value], Value]] = {
+    "+": _sum,
+    "-": _difference,
+    "*": _product,
+    "/": _quotient,
+    "max": _larger,
+    "min": _smaller,
+    "remainder": _remainder,
+}
+
+
+def _slope(value: Value, name: str) -> Interval:
+    return value.slopes.get(name, _ZERO)
+
+
+def _require_one_dimension(done: str, a: Value, b: Value) -> None:
+    if a.dims != b.dims:
+        raise InputError(f"mixed units: {dims_text(a.dims)} and {dims_text(b.dims)} cannot be {done}")
