@@ -60,7 +60,7 @@ class LoadedModel:
     @cached_property
     def masked_because(self) -> str | None:
         """Why eager training goes through the model's own forward pass, which takes a mask over whole rows;
-        None where ours can take its place and walk the examples. To be asked while the weights are fp32."""
+        None where ours can take its place and walk the examples."""
         if self.head_weight.device.type != "cpu":
             return "our own layers are for the CPU, example by example"
         try:
