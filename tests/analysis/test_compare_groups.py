@@ -141,7 +141,7 @@ def test_what_was_learnt_is_not_judged_by_runs_of_one_seed() -> None:
 
 def test_several_groups_are_judged_together_against_the_first() -> None:
     """A difference that would pass alone may not beside many: Holm."""
-    near = make_group("b", [1.035 * cost for cost in A], first=100)
+    near = make_group("b", [1.045 * cost for cost in A], first=100)
     noise = [make_group(f"n{k}", [0.13, 0.07, 0.105, 0.09], first=200 + 50 * k) for k in range(6)]
     assert finding(compare([make_group("a", A), near])).verdict == "dearer"
     assert finding(compare([make_group("a", A), near, *noise])).verdict == "not enough runs"

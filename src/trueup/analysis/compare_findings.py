@@ -17,7 +17,6 @@ from .verdicts import (
     Design,
     Estimate,
     Verdict,
-    geometric_mean,
     interval,
     judge,
     paired,
@@ -95,7 +94,7 @@ def _side(metric: Metric, reference: Group, group: Group, figures: Figures) -> _
         estimate = welch(a, b)
     else:
         return _Side(b[0] / a[0], None, n)
-    return _Side(geometric_mean(b).value / geometric_mean(a).value, estimate, n)
+    return _Side(math.exp(estimate.log_ratio), estimate, n)
 
 
 def _too_few_seeds(groups: Sequence[Group]) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from trueup.schema import Frozen, InputError, Measurement, RunHeader
@@ -65,7 +66,7 @@ def reproduction(
     earlier = [original, *_earlier(original, again, repeats)]
     names = [name for name in original.measurements if name in again.measurements]
     rows = [_repeated(name, original, again, earlier) for name in names]
-    groups = [Group(f"{run.header.name} ({run.id})", (run,)) for run in (original, again)]
+    groups = [Group(f"{run.header.name} ({run.id})", (_as_decided(run),)) for run in (original, again)]
     return Reproduction(
         original=original.id,
         again=again.id,
@@ -87,7 +88,16 @@ def recipe_to_repeat(header: RunHeader) -> dict[str, Any]:
             f"run {header.id} was of {processes} processes: start it again under torchrun as it was, and "
             f"compare the two with `trueup reproduce {header.id} --against RUN`"
         )
-    recipe = {**header.recipe, "name": header.name}
+    return {**_decided(header), "name": header.name}
+
+
+def _as_decided(run: ComparedRun) -> ComparedRun:
+    return replace(run, header=run.header.model_copy(update={"recipe": _decided(run.header)}))
+
+
+def _decided(header: RunHeader) -> dict[str, Any]:
+    """The recipe with what was chosen in place of `auto`."""
+    recipe = dict(header.recipe)
     chosen = {name: choice.get("value") for name, choice in header.choices.items()}
     fixed = {
         "platform": {"device": chosen.get("device"), "threads": _whole(chosen.get("threads"))},

@@ -25,6 +25,7 @@ MOST_RUNS = 10_000  # more runs a side than this are not worth naming
 Design = Literal["paired", "welch"]
 Verdict = Literal["lower", "higher", "same", "undecided", "none"]
 
+_FARTHEST = 700.0  # the exponential overflows beyond
 _CERTAIN = 30.0  # a noncentrality from which a test cannot fail: scipy's noncentral t overflows further out
 
 
@@ -56,7 +57,7 @@ def geometric_mean(values: Sequence[float]) -> Mean:
     if len(logs) < 2:
         return Mean(math.exp(mean), None, len(logs))
     reach = _quantile(len(logs) - 1, 1 - LEVEL / 2) * math.sqrt(_variance(logs) / len(logs))
-    return Mean(math.exp(mean), (math.exp(mean - reach), math.exp(mean + reach)), len(logs))
+    return Mean(math.exp(mean), _around(mean, reach), len(logs))
 
 
 def prediction_interval(values: Sequence[float]) -> tuple[float, float]:
@@ -66,8 +67,7 @@ def prediction_interval(values: Sequence[float]) -> tuple[float, float]:
     known = _logs(values) if positive else list(values)
     n, mean = len(known), fsum(known) / len(known)
     reach = _quantile(n - 1, 1 - LEVEL / 2) * math.sqrt(_variance(known) * (1 + 1 / n))
-    low, high = mean - reach, mean + reach
-    return (math.exp(low), math.exp(high)) if positive else (low, high)
+    return _around(mean, reach) if positive else (mean - reach, mean + reach)
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> Estimate:
@@ -113,7 +113,7 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Estimate:
 def interval(estimate: Estimate) -> tuple[float, float]:
     """The ratio's 95% interval."""
     reach = _quantile(estimate.df, 1 - LEVEL / 2) * estimate.error
-    return math.exp(estimate.log_ratio - reach), math.exp(estimate.log_ratio + reach)
+    return _around(estimate.log_ratio, reach)
 
 
 def p_different(estimate: Estimate) -> float:
@@ -202,6 +202,11 @@ def _quantile(df: float, p: float) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(df, p))
+
+
+def _around(log: float, reach: float) -> tuple[float, float]:
+    """The interval's ends; as far out as a number goes where two runs say next to nothing."""
+    return math.exp(max(log - reach, -_FARTHEST)), math.exp(min(log + reach, _FARTHEST))
 
 
 def _logs(values: Sequence[float]) -> list[float]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trueup.store import Store
 
 SELECTIONS_ARGUMENT = typer.Argument(
-    help="Runs: an id, `last`, a name, a pattern of names ('demo-*'), conditions ('platform=cpu,tune.rank=16'), "
+    help="Runs: an id, `last`, a name, a pattern ('demo-*'), conditions ('platform=cpu,tune.rank=8'), "
     "a bundle or a folder of bundles (docs/measured/NAME). Others are compared with the first.",
     metavar="A B...",
 )

@@ -66,7 +66,7 @@ def pareto(points: Sequence[Point]) -> str | None:
             edge = MUTED if one.behind else ACCENT
             axes.scatter([x], [y], s=area, facecolor=filled, edgecolor=edge, linewidth=1.4, zorder=2)
             axes.annotate(
-                f"{one.group[:_NAME_CHARACTERS]}, {duration(one.wall_s)}",
+                f"{clean(one.group)[:_NAME_CHARACTERS]}, {duration(one.wall_s)}",
                 (x, y),
                 xytext=(0, 4 + area**0.5 / 2),
                 textcoords="offset points",
@@ -87,4 +87,4 @@ def _in_words(points: Sequence[Point]) -> str:
         f"{', behind ' + ' and '.join(point.behind) if point.behind else ', on the front'}"
         for point in points
     )
-    return f"Cost, quality and time of each group: {told}."
+    return clean(f"Cost, quality and time of each group: {told}.")

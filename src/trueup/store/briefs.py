@@ -96,7 +96,7 @@ def _tokens_after(ids: Sequence[str]) -> Any:
     )
     return (
         select(totals.c.run_id, totals.c.step, totals.c.total)
-        .join(e, and_(e.run_id == totals.c.run_id, e.step == totals.c.step))
+        .join(tables.evaluations, and_(e.run_id == totals.c.run_id, e.step == totals.c.step))
         .distinct()
     )
 

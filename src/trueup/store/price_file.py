@@ -39,7 +39,7 @@ class PriceFile:
         """Add what `new` makes of the entries that are there, all of it or nothing, and wait until it is on
         the disk. No other process adds in between."""
         try:
-            with self.path.open("a+b") as file:
+            with self.path.open("a+b", buffering=0) as file:
                 take_lock(file)
                 file.seek(0)
                 content = file.read()
@@ -53,9 +53,13 @@ class PriceFile:
     def _write(self, file: IO[bytes], whole_to: int, entries: list[PriceEntry]) -> None:
         file.truncate(whole_to)
         try:
-            for entry in entries:
-                file.write(entry.model_dump_json(exclude_defaults=True).encode() + b"\n")
-            file.flush()
+            left = b"".join(
+                entry.model_dump_json(exclude_defaults=True).encode() + b"\n" for entry in entries
+            )
+            while left:
+                left = left[
+                    file.write(left) :
+                ]  # unbuffered, so that a full disk leaves nothing to write later
             os.fsync(file.fileno())
         except OSError:
             file.truncate(whole_to)

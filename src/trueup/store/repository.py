@@ -188,7 +188,7 @@ class Store:
         return run_id
 
     def runs(self, *, among: Collection[str] | None = None, newest: int | None = None) -> list[RunSummary]:
-        """All runs, or those whose id is `among` these, newest first; of them only so many of the `newest`."""
+        """All runs, or those whose id is `among` these, newest first; or only so many of the newest."""
         shown = [column for column in tables.runs.columns if column.name in RunSummary.model_fields]
         with explained(self.home), self._engine.connect() as connection:
             rows = [
@@ -202,8 +202,8 @@ class Store:
         return [RunSummary(**row, **figures.get(row["id"], {})) for row in rows]
 
     def meant_by(self, text: str) -> list[str]:
-        """The ids of all runs meant by an id, `last`, a name, a pattern of names, conditions or a unique prefix
-        of an id, oldest first. InputError where there is none."""
+        """The ids of all runs meant by an id, `last`, a name, a pattern of names, conditions or a unique
+        prefix of an id, oldest first. InputError where there is none."""
         r = tables.runs.c
         with explained(self.home), self._engine.connect() as connection:
             exact = select(r.id).where(or_(r.id == text, r.name == text))
