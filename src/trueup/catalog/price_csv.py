@@ -146,7 +146,7 @@ def _lines(reader: csv.DictReader[str], name: str) -> Iterator[tuple[int, _Line]
         try:
             line = next(reader, None)
         except csv.Error as error:
-            raise InputError(f"{name}:{reader.line_num}: not CSV: {error}") from None
+            raise InputError(f"{name}:{reader.reader.line_num}: not CSV: {error}") from None
         if line is None:
             return
         if None in line:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -125,7 +126,8 @@ def set_price(
     except ValidationError as error:
         problem = error.errors()[0]
         place = "".join(f"{part}: " for part in problem["loc"])
-        raise InputError(f"{place}{problem['msg']} (got {problem['input']!r})") from None
+        message = problem["msg"].removeprefix("Value error, ")
+        raise InputError(f"{place}{message} (got {problem['input']!r})") from None
     _keep([row], "own", replaces=replace)
     if as_json:
         print_json(row.model_dump(mode="json"))
@@ -190,11 +192,11 @@ def refresh(
     for name in names:
         known = instances().get(name)
         asked = [
-            lambda name=name: aws_prices.list_prices(clients, name, now),
-            lambda name=name: aws_prices.spot_prices(clients, name, spot_days, now),
+            partial(aws_prices.list_prices, clients, name, now),
+            partial(aws_prices.spot_prices, clients, name, spot_days, now),
         ]
         if known is not None and known.chip_count:  # blocks are sold of instances with accelerators alone
-            asked.append(lambda name=name: aws_prices.capacity_blocks(clients, name, block_hours, now))
+            asked.append(partial(aws_prices.capacity_blocks, clients, name, block_hours, now))
         for ask in asked:
             try:
                 rows += ask()

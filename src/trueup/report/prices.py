@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import date
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -14,29 +15,34 @@ from trueup.schema import PriceRow
 from .wording import clean
 
 
-def prices_table(held: Iterable[tuple[PriceRow, str]], on: date) -> Table:
-    """One row a price with its origin; a missing one with the reason, an old one marked."""
+def prices_table(held: Iterable[tuple[PriceRow, str]], on: date) -> Group:
+    """One row a price; an old one is marked. Below, who says so, and why there is no price."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for column in ("instance", "model", "where", "an hour", "", "kind", "seen", "origin"):
-        table.add_column(column, justify="right" if column == "an hour" else "left")
-    for index in (0, 1, 3, 5):
-        table.columns[index].no_wrap = True
-    table.add_column("source", ratio=1)
+    columns = ("instance", "model", "where", "an hour", "kind", "seen", "origin", "source")
+    for column in columns:
+        table.add_column(
+            column, justify="right" if column == "an hour" else "left", no_wrap=column != "where"
+        )
+    sources: dict[str, int] = {}
     for row, origin in held:
+        number = sources.setdefault(_source(row), len(sources) + 1)
         missing = row.amount_per_hour is None
-        said = f"{row.source}: {row.reason}" if missing else row.source
         table.add_row(
-            Text(row.instance, style="bold"),
+            Text(clean(row.instance), style="bold"),
             Text(row.model.replace("_", "-")),
             Text(clean(row.zone or row.region)),
-            Text("–" if row.amount_per_hour is None else f"{row.amount_per_hour:.7g}"),
-            Text("" if missing else row.currency),
+            Text("–" if row.amount_per_hour is None else f"{row.amount_per_hour:.7g} {row.currency}"),
             Text(row.kind, style="dim" if missing else ""),
             Text(_seen(row), style="yellow" if staleness(row, on) else ""),
             Text(origin),
-            Text(clean(f"{said} ({row.note})" if row.note else said)),
+            Text(f"[{number}]"),
         )
-    return table
+    return Group(table, Text(), *(Text(f"[{number}] {said}") for said, number in sources.items()))
+
+
+def _source(row: PriceRow) -> str:
+    said = f"{row.source}: {row.reason}" if row.amount_per_hour is None else row.source
+    return clean(f"{said} ({row.note})" if row.note else said)
 
 
 def _seen(row: PriceRow) -> str:
