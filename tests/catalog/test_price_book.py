@@ -124,6 +124,24 @@ def test_prices_differ_by_region() -> None:
     assert book(elsewhere[0]).find("trn1.32xlarge", "on_demand") == elsewhere[0]
 
 
+def test_where_no_region_is_said_what_is_collected_elsewhere_does_not_count() -> None:
+    elsewhere = price_row(30.0, region="eu-central-1")
+    mixed = {"published": published_prices()}
+    assert (
+        PriceBook(collected=[elsewhere], **mixed).find("trn1.32xlarge", "on_demand").amount_per_hour == 21.5
+    )
+    assert PriceBook(own=[elsewhere], **mixed).find("trn1.32xlarge", "on_demand") == elsewhere
+
+
+def test_a_zone_says_its_region() -> None:
+    found = published().find("p5en.48xlarge", "on_demand", zone="us-west-1b")
+    assert found.amount_per_hour == 79.12
+    by_id = book(spot(2.0, "use1-az4"), price_row(region="eu-west-1"))
+    assert by_id.find("trn1.32xlarge", "spot", zone="use1-az4").amount_per_hour == 2.0
+    with pytest.raises(InputError, match="zone use9-az9 is of a region that is not known"):
+        published().find("p5en.48xlarge", "on_demand", zone="use9-az9")
+
+
 def test_a_price_by_zone_asks_for_the_zone() -> None:
     zones = book(spot(2.0), spot(3.0, "us-east-1b"))
     assert zones.find("trn1.32xlarge", "spot", zone="us-east-1b").amount_per_hour == 3.0

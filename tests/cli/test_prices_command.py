@@ -68,7 +68,9 @@ def test_list_says_what_held_on_a_day(main: Main) -> None:
 def test_list_marks_stale_prices(main: Main) -> None:
     (row,) = listed(main, "--instance", "m7g.large")
     assert "as of 2026-06" in row["stale"]
-    assert "may hold no more" in main("prices", "list", "--instance", "m7g.large").err
+    shown = main("prices", "list", "--instance", "m7g.large")
+    assert "2026-06, stale" in shown.out
+    assert "may hold no more" in shown.err
     assert listed(main, "--instance", "m7g.large", "--on", "2026-06-20")[0]["stale"] is None
 
 

@@ -7,6 +7,7 @@ Within an origin a row holds until the next of its key begins, so a bill made fo
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -19,6 +20,7 @@ from .lookup import instances, unknown_name
 
 DEFAULT_REGION = "us-east-1"  # where none is asked for and more than one is priced
 US_REGIONS = "US regions"  # of a source that gives one price for all of them
+_AWS_ZONE = re.compile(r"(?P<region>[a-z]{2}(-[a-z]+)+-\d+)[a-z]")
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
 _Key = tuple[str, str, str | None, RowModel]
 
@@ -83,22 +85,25 @@ class PriceBook:
         """The price that counts: on the date `on`, or without one the newest. Its amount may be missing, with
         the reason.
 
-        Without `region` the only one priced, else us-east-1. InputError where nothing is known, or where more
-        than one region or zone answers.
+        Without `region`: that of `zone`; else of a price of one's own, us-east-1, or the only one that is
+        priced. InputError where nothing is known, or where more than one region or zone answers.
         """
         name, wanted = self.known_instance(instance), row_model(model)
-        tried: list[PriceRow] = []
-        for histories in self._histories.values():
-            mine = {key: rows for key, rows in histories.items() if (key[0], key[3]) == (name, wanted)}
-            tried += [row for rows in mine.values() for row in rows]
-            found = {
-                key: row
-                for key, rows in mine.items()
-                if (row := _holding(rows, on)) is not None and _fits(key, region, zone)
-            }
+        rows = [held.row for held in self.rows() if (held.row.instance, held.row.model) == (name, wanted)]
+        if region is None and zone is not None:
+            region = _region_of(zone, rows)
+        own, *others = (
+            {key: row for key, row in _all_holding(histories, on) if (key[0], key[3]) == (name, wanted)}
+            for histories in self._histories.values()
+        )
+        attempts = [(held, region) for held in (own, *others)]
+        if region is None:
+            attempts[1:] = [(held, place) for place in (DEFAULT_REGION, None) for held in others]
+        for held, place in attempts:
+            found = {key: row for key, row in held.items() if _fits(key, place, zone)}
             if found:
-                return _one(found, region, zone)
-        raise InputError(_nothing(name, wanted, region, zone, on, tried))
+                return _one(found, place, zone)
+        raise InputError(_nothing(name, wanted, region, zone, on, rows))
 
     def spot_rows(
         self, instance: str, *, region: str | None = None, zone: str | None = None, on: date | None = None
@@ -204,6 +209,26 @@ def _holding(history: Sequence[PriceRow], on: date | None) -> PriceRow | None:
         return None
     newest = begun[-1]
     return newest if newest.end is None or newest.end > day_s else None
+
+
+def _all_holding(
+    histories: Mapping[_Key, Sequence[PriceRow]], on: date | None
+) -> Iterator[tuple[_Key, PriceRow]]:
+    for key, history in histories.items():
+        row = _holding(history, on)
+        if row is not None:
+            yield key, row
+
+
+def _region_of(zone: str, rows: Iterable[PriceRow]) -> str:
+    """Where a zone lies, by the rows or by AWS's way of naming it."""
+    known = {row.region for row in rows if row.zone == zone}
+    if len(known) == 1:
+        return known.pop()
+    named = _AWS_ZONE.fullmatch(zone)
+    if named is None:
+        raise InputError(f"zone {zone} is of a region that is not known: say which region")
+    return named["region"]
 
 
 def _fits(key: _Key, region: str | None, zone: str | None) -> bool:

@@ -33,7 +33,7 @@ def prices_table(held: Iterable[tuple[PriceRow, str]], on: date) -> Group:
             Text(clean(row.zone or row.region)),
             Text("–" if row.amount_per_hour is None else f"{row.amount_per_hour:.7g} {row.currency}"),
             Text(row.kind, style="dim" if missing else ""),
-            Text(_seen(row), style="yellow" if staleness(row, on) else ""),
+            Text(f"{_seen(row)}, stale", style="yellow") if staleness(row, on) else Text(_seen(row)),
             Text(origin),
             Text(f"[{number}]"),
         )
