@@ -166,6 +166,18 @@ def test_a_history_fetched_again_goes_on_with_the_last_one(clients: Clients) -> 
     ]
 
 
+def test_the_spot_history_of_a_simulated_aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """moto's answer, through boto3's own machinery: a constant price in some zones."""
+    moto = pytest.importorskip("moto")
+    with moto.mock_aws():
+        ec2 = boto3.client("ec2", region_name="us-east-1")
+        rows = spot_prices(Clients("us-east-1", None, ec2), "m5.large", 1, datetime.now(UTC))
+    assert rows
+    assert all(row.zone is not None and row.zone.startswith("us-east-1") for row in rows)
+    assert all(row.amount_per_hour is not None and row.currency == "USD" for row in rows)
+    PriceBook(collected=rows)
+
+
 def test_a_capacity_block_costs_its_fee_over_instances_and_hours(clients: Clients) -> None:
     def offering(zone: str, fee: str, hours: int = 24, count: int = 1) -> dict[str, Any]:
         return {

@@ -223,5 +223,5 @@ def _kind(of: str) -> Literal["derived", "estimated"]:
 
 
 def _shown(price: HourlyPrice) -> str:
-    amount = "no price in" if price.amount is None else f"{price.amount:.7g}"
+    amount = "no price in" if price.amount is None else f"{price.amount:.10g}"
     return f"{amount} {price.currency}/h ({price.kind}, {price.source})"

@@ -188,7 +188,7 @@ def _overlap(one: PriceRow, other: PriceRow) -> str:
 
 
 def _told(row: PriceRow) -> str:
-    amount = "no price" if row.amount_per_hour is None else f"{row.amount_per_hour:.7g} {row.unit}"
+    amount = "no price" if row.amount_per_hour is None else f"{row.amount_per_hour:.10g} {row.unit}"
     since = f" from {row.valid_from}" if row.valid_from else ""
     until = f" to {row.valid_to}" if row.valid_to else ""
     return f"{amount}{since}{until} as of {row.as_of} ({row.source})"

@@ -65,10 +65,10 @@ def list_prices(
         return
     from trueup.report.prices import prices_table
 
-    print_rich(prices_table(held, day))
-    old = sum(staleness(row, day) is not None for row, _ in held)
+    print_rich(prices_table(held, None if history else day))
+    old = 0 if history else sum(staleness(row, day) is not None for row, _ in held)
     if old:
-        say(f"{old} of these prices were last seen more than 90 days before {day}: they may hold no more")
+        say(f"{old} of these prices: last seen more than 90 days before {day}; they may hold no more")
 
 
 @app.command("set")
@@ -133,7 +133,7 @@ def set_price(
         print_json(row.model_dump(mode="json"))
     else:
         since = row.valid_from or row.as_of
-        say(f"{row.instance} {model} in {zone or region}: {amount:.7g} {row.unit} from {since}")
+        say(f"{row.instance} {model} in {zone or region}: {amount:.10g} {row.unit} from {since}")
 
 
 @app.command("import")

@@ -15,8 +15,8 @@ from trueup.schema import PriceRow
 from .wording import clean
 
 
-def prices_table(held: Iterable[tuple[PriceRow, str]], on: date) -> Group:
-    """One row a price; an old one is marked. Below, who says so, and why there is no price."""
+def prices_table(held: Iterable[tuple[PriceRow, str]], on: date | None) -> Group:
+    """One row a price; one too old on the day `on` is marked. Below, who says so, and why there is none."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     columns = ("instance", "model", "where", "an hour", "kind", "seen", "origin", "source")
     for column in columns:
@@ -31,9 +31,9 @@ def prices_table(held: Iterable[tuple[PriceRow, str]], on: date) -> Group:
             Text(clean(row.instance), style="bold"),
             Text(row.model.replace("_", "-")),
             Text(clean(row.zone or row.region)),
-            Text("–" if row.amount_per_hour is None else f"{row.amount_per_hour:.7g} {row.currency}"),
+            Text("–" if row.amount_per_hour is None else f"{row.amount_per_hour:.10g} {row.currency}"),
             Text(row.kind, style="dim" if missing else ""),
-            Text(f"{_seen(row)}, stale", style="yellow") if staleness(row, on) else Text(_seen(row)),
+            Text(f"{_seen(row)}, stale", style="yellow") if on and staleness(row, on) else Text(_seen(row)),
             Text(origin),
             Text(f"[{number}]"),
         )
