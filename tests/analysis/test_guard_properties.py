@@ -26,17 +26,17 @@ def rules(draw: st.DrawFn, name: str) -> Rule:
     above = draw(st.booleans())
     level = draw(st.sampled_from(LEVELS))
     apart = draw(st.sampled_from([0.0, 1.0]))
-    action = draw(actions)
-    return Rule(
+    rule = Rule(
         name=name,
         watch=draw(st.sampled_from(NAMES)),
         above=level if above else None,
         below=None if above else level,
         window_s=draw(st.sampled_from([0.5, 2.0, 10.0])),
-        resume=None if action != "pause" else level - apart if above else level + apart,
-        action=action,
+        action=draw(actions),
         cooldown_s=draw(seconds),
     )
+    resume = level - apart if above else level + apart
+    return rule.model_copy(update={"resume": resume}) if rule.action == "pause" else rule
 
 
 @st.composite

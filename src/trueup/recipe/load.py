@@ -177,7 +177,7 @@ def _explain(
         where = _where(key, problem["msg"], path, lines, sources)
         if problem["type"] == "extra_forbidden":
             yield f"{where}: unknown key '{key}'{_suggestion(key)}"
-        elif problem["type"] == "missing":
+        elif problem["type"] == "missing" and isinstance(problem["loc"][-1], str):
             yield f"{where}: '{key}' is required and missing"
         else:
             message = problem["msg"].removeprefix("Value error, ")
