@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from math import fsum
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_records import PRICE, arbitrary_records, make_record, make_step
+from run_records import PRICE, arbitrary_records, make_header, make_record, make_step
 
-from trueup.analysis.bill import LINE_NAMES, Bill, make_bill
+from trueup.analysis.bill import LINE_NAMES, Bill, OneOff, dollars_per_million, make_bill
 from trueup.analysis.measure import summarize
+from trueup.catalog import PriceBook, published_prices
 from trueup.schema import Event, InputError, Measurement, Price, RunRecord
 
 CEILING = "matmul_ceiling_flops_per_s"
@@ -70,6 +73,7 @@ def test_lines_of_a_plain_run() -> None:
     seconds = seconds_of(make_bill(record))
     step_s = sum(step.step_s for step in record.steps)
     assert [name for name in LINE_NAMES if name != "compute"] == list(seconds)
+    assert seconds["one_off"] == 0
     assert seconds["load"] == 5.0  # start and load
     assert seconds["warm_up"] == 5.0  # calibrate and warm-up
     assert seconds["evaluation"] == 2.0
@@ -125,6 +129,126 @@ def test_published_throughputs(usd_per_hour: float, tokens_per_s: float, usd_per
     record = make_record().model_copy(update={"measurements": {"useful_tokens_per_s_steady": rate}})
     bill = make_bill(record, Price(usd_per_hour=usd_per_hour, source="list"))
     assert bill.usd_per_million_useful_tokens_steady.value == pytest.approx(usd_per_million, abs=6e-4)
+
+
+@pytest.mark.parametrize(
+    ("instance", "model", "tokens_per_s", "usd_per_million"),
+    [
+        ("trn1.32xlarge", "on-demand", 12_275, 0.487),
+        ("trn1.32xlarge", "reserved-3y", 12_275, 0.185),
+        ("p5.48xlarge", "on-demand", 8 * 12_273, 0.156),
+    ],
+)
+def test_published_throughputs_at_the_catalogs_prices(
+    instance: str, model: str, tokens_per_s: float, usd_per_million: float
+) -> None:
+    row = PriceBook(published=published_prices()).find(instance, model)
+    assert row.amount_per_hour is not None
+    assert dollars_per_million(row.amount_per_hour, tokens_per_s) == pytest.approx(usd_per_million, abs=6e-4)
+
+
+@pytest.mark.parametrize("tokens_per_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_no_dollars_follow_from_a_rate_that_is_none(tokens_per_s: float) -> None:
+    with pytest.raises(InputError, match=r"rate in tokens per second.*above zero and finite"):
+        dollars_per_million(21.50, tokens_per_s)
+
+
+@given(st.floats(1e-3, 1e3), st.floats(1, 1e7), st.sampled_from([2.0, 4.0, 1024.0]))
+def test_a_token_costs_in_proportion_to_the_price_and_against_the_rate(
+    usd_per_hour: float, tokens_per_s: float, times: float
+) -> None:
+    one = dollars_per_million(usd_per_hour, tokens_per_s)
+    assert dollars_per_million(times * usd_per_hour, tokens_per_s) == pytest.approx(times * one)
+    assert dollars_per_million(usd_per_hour, times * tokens_per_s) == pytest.approx(one / times)
+
+
+def test_a_steady_part_of_no_tokens_has_no_cost_per_token() -> None:
+    rate = Measurement(value=0.0, unit="tokens/s", kind="measured")
+    record = make_record().model_copy(update={"measurements": {"useful_tokens_per_s_steady": rate}})
+    steady = make_bill(record).usd_per_million_useful_tokens_steady
+    assert steady.value is None
+    assert steady.reason == "the steady part trained no useful token"
+
+
+def negative_span(record: RunRecord) -> RunRecord:
+    spans = [span.model_copy(update={"seconds": -span.seconds}) for span in record.spans[:1]]
+    return record.model_copy(update={"spans": (*spans, *record.spans[1:])})
+
+
+def negative_wall(record: RunRecord) -> RunRecord:
+    return record.model_copy(update={"header": record.header.model_copy(update={"wall_s": -3.0})})
+
+
+def step_without_a_time(record: RunRecord) -> RunRecord:
+    steps = (record.steps[0].model_copy(update={"step_s": float("nan")}), *record.steps[1:])
+    return record.model_copy(update={"steps": steps})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "what"),
+    [
+        (negative_span, "its span 'start' took -2.0 s"),
+        (negative_wall, "its wall clock took -3.0 s"),
+        (step_without_a_time, "step 1 took nan s"),
+    ],
+)
+def test_a_time_below_zero_is_refused(spoil: Callable[[RunRecord], RunRecord], what: str) -> None:
+    with pytest.raises(InputError, match=rf"run 7f3a cannot be billed: {what}.*import the run again"):
+        make_bill(spoil(make_record()))
+
+
+def quoted_record() -> RunRecord:
+    rate = Measurement(value=12_275, unit="tokens/s", kind="quoted")
+    header = make_header(wall_s=None)
+    return RunRecord(header=header, measurements={"useful_tokens_per_s_steady": rate})
+
+
+def test_a_bill_of_quoted_figures_alone_says_so() -> None:
+    assert make_bill(quoted_record()).only_quoted
+
+
+@pytest.mark.parametrize("kind", ["measured", "estimated"])
+def test_a_price_of_another_kind_is_not_quoted(kind: Literal["measured", "estimated"]) -> None:
+    assert not make_bill(quoted_record(), Price(usd_per_hour=1.0, source="x", kind=kind)).only_quoted
+
+
+def test_a_run_that_was_timed_here_is_not_made_of_quoted_figures_alone() -> None:
+    bill = make_bill(measured(make_record()))
+    assert bill.made_from == {"time": "measured", "useful_tokens": "measured", "price": "quoted"}
+    assert not bill.only_quoted
+
+
+def test_an_estimated_price_makes_an_estimated_bill() -> None:
+    bill = make_bill(measured(make_record()), Price(usd_per_hour=1.0, source="a guess", kind="estimated"))
+    figures = (bill.total, bill.usd_per_million_useful_tokens, bill.usd_per_million_useful_tokens_steady)
+    assert {figure.kind for figure in figures} == {"estimated"}
+
+
+def test_the_total_shows_its_arithmetic_and_the_prices_source() -> None:
+    total = make_bill(measured(make_record())).total
+    assert (total.unit, total.kind) == ("USD", "derived")
+    assert "s × 0.0816 USD/h / 3600" in total.method
+    assert "price quoted: an example" in total.method
+
+
+@given(arbitrary_records(), st.floats(0, 1e6), st.integers(1, 1000))
+def test_a_one_off_is_spread_evenly_over_its_runs(record: RunRecord, usd: float, over: int) -> None:
+    plain = make_bill(record)
+    bill = make_bill(record, one_off=OneOff(usd=usd, over=over, source="debugging"))
+    assert bill.total_usd == pytest.approx(plain.total_usd + usd / over)
+    assert fsum(line.usd for line in bill.lines) == pytest.approx(bill.total_usd, rel=1e-9, abs=1e-300)
+    assert fsum(line.seconds for line in bill.lines) == fsum(line.seconds for line in plain.lines)
+    if bill.total_usd > 0 and usd / over > 0:
+        assert fsum(line.share for line in bill.lines) == pytest.approx(1, rel=1e-9)
+
+
+def test_a_one_off_is_in_the_cost_of_a_token_and_has_its_line() -> None:
+    record = measured(make_record())
+    bill = make_bill(record, one_off=OneOff(usd=100.0, over=4, source="debugging"))
+    (line,) = (line for line in bill.lines if line.name == "one_off")
+    assert (line.usd, line.kind) == (25.0, "quoted")
+    plain = make_bill(record).usd_per_million_useful_tokens.value
+    assert bill.usd_per_million_useful_tokens.value == pytest.approx((plain or 0) + 25.0 / (40 * 480) * 1e6)
 
 
 def test_without_a_ceiling_compute_is_one_line_and_says_why() -> None:

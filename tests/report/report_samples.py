@@ -7,6 +7,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from trueup.analysis.budget import BudgetVerdict
+from trueup.analysis.energy_cost import EnergyCost
 from trueup.schema import (
     DatasetFacts,
     Evaluation,
@@ -30,6 +32,10 @@ SPANS = {
 }  # fmt: skip
 
 
+NO_SENSOR = "no readable sensor"
+NO_ENERGY = EnergyCost(energy=unavailable("kWh", NO_SENSOR), tariff=None, cost=unavailable("USD", NO_SENSOR))
+
+
 @dataclass(frozen=True)
 class SampleLine:
     name: str
@@ -51,6 +57,9 @@ class SampleBill:
     lines: list[SampleLine]
     known: dict[str, int]
     notes: list[str] = field(default_factory=list)
+    energy: EnergyCost = NO_ENERGY
+    budget: BudgetVerdict | None = None
+    only_quoted: bool = False
 
 
 def make_record(

@@ -8,111 +8,228 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from datetime import UTC, datetime
 from math import fsum
 from typing import Literal
 
-from trueup.schema import Frozen, InputError, Measurement, Price, RunRecord, SpanName, unavailable
+from pydantic import Field
 
-from .outcomes import wall_seconds
-from .totals import totals, world_size
-
-LINE_NAMES = (
-    "useful_compute",
-    "below_peak",
-    "compute",  # stands for the two above where FLOPs or ceiling are not known
-    "padding",
-    "head_padding",
-    "recompute",
-    "compile",
-    "warm_up",
-    "load",
-    "prepare",
-    "data_wait",
-    "communication",
-    "evaluation",
-    "checkpoint",
-    "pause",
-    "lost_work",
-    "down_time",
-    "record",
-    "other",
+from trueup.catalog import staleness
+from trueup.schema import (
+    Frozen,
+    InputError,
+    Kind,
+    Measurement,
+    Price,
+    RunHeader,
+    RunRecord,
+    RunState,
+    Step,
+    unavailable,
 )
-_LINE_OF_SPAN = {
-    SpanName.START: "load",
-    SpanName.LOAD: "load",
-    SpanName.PREPARE: "prepare",
-    SpanName.CALIBRATE: "warm_up",
-    SpanName.WARM_UP: "warm_up",
-    SpanName.COMPILE: "compile",
-    SpanName.DATA_WAIT: "data_wait",
-    SpanName.COMMUNICATION: "communication",
-    SpanName.EVALUATE: "evaluation",
-    SpanName.CHECKPOINT: "checkpoint",
-    SpanName.PAUSE: "pause",
-    SpanName.DOWN_TIME: "down_time",
-    SpanName.RECORD: "record",
-    SpanName.OTHER: "other",
-}
-_PER_MILLION = "USD/million useful tokens"
-_ROUNDING_S = 1e-3  # spans and wall clock may differ by this much before a note says so
+
+from .bill_lines import LINE_NAMES, LINE_OF_SPAN, reason_of, seconds_by_line, value_of
+from .budget import PER_MILLION, Budget, BudgetVerdict, budget_of, judged
+from .energy_cost import EnergyCost, Tariff, energy_cost
+from .outcomes import wall_seconds
+from .totals import totals_of
+
+
+class OneOff(Frozen):
+    """Work done once, such as debugging, spread evenly over `over` runs."""
+
+    usd: float = Field(ge=0, allow_inf_nan=False)
+    over: int = Field(ge=1)
+    source: str
+
+    @property
+    def usd_per_run(self) -> float:
+        return self.usd / self.over
 
 
 class BillLine(Frozen):
-    """One purpose the wall clock served. `kind` is 'measured' for a span, 'derived' for a part of one."""
+    """One purpose the money served. `kind` is 'measured' for a span, 'derived' for a part of one, 'quoted'
+    for what was given."""
 
     name: str
     seconds: float
     usd: float
     share: float
-    kind: Literal["measured", "derived"]
+    kind: Literal["measured", "derived", "quoted"]
 
 
 class Bill(Frozen):
-    """A run's bill. `known` counts the run's measurements, and the price, by kind."""
+    """A run's bill. `known` counts the run's measurements, and the price, by kind. `made_from` says of what
+    kind each thing is that the bill is computed from; `only_quoted` that they are quoted, all of them."""
 
     run: str
     name: str
+    state: RunState
     price: Price
     total_usd: float
+    total: Measurement
     wall_s: float
     useful_tokens: float
     usd_per_million_useful_tokens: Measurement
     usd_per_million_useful_tokens_steady: Measurement
     lines: tuple[BillLine, ...]
+    energy: EnergyCost
+    budget: BudgetVerdict | None
+    made_from: dict[str, Kind]
+    only_quoted: bool
     known: dict[str, int]
     notes: tuple[str, ...]
 
 
-def make_bill(record: RunRecord, price: Price | None = None) -> Bill:
-    """The run's bill at `price`, by default the one stored with it. InputError without a price above zero."""
+def make_bill(
+    record: RunRecord,
+    price: Price | None = None,
+    *,
+    one_off: OneOff | None = None,
+    budget: Budget | None = None,
+    tariff: Tariff | None = None,
+    estimate_energy: bool = False,
+) -> Bill:
+    """The run's bill at `price`; price, budget and tariff are by default those stored with the run.
+
+    InputError without a price above zero, or where the record holds a time below zero.
+    """
     price = _checked(record, price or record.header.price)
+    require_times(record)
     notes: list[str] = []
     wall_s = wall_seconds(record)
-    seconds = _seconds_by_line(record, wall_s, notes)
+    seconds = seconds_by_line(record, wall_s, notes)
     # From the lines, not from the wall clock: the two agree but for rounding, and a bill adds up exactly.
     total_s = fsum(seconds.values())
-    usd_per_s = price.usd_per_hour / 3600
-    useful_tokens = _value(record, "useful_tokens")
-    if useful_tokens is None:
-        useful_tokens = float(totals(record.steps).useful_tokens)
+    total = _total(total_s, price, one_off)
+    useful_tokens = useful_tokens_of(record)
+    all_in = all_in_cost(total, useful_tokens, f"price {price.kind}")
+    made_from = _made_from(record, price, one_off)
+    budget = budget or budget_of(record.header)
     notes += [event.message for event in record.events if event.kind == "contended_ceiling"][-1:]
     if seconds["down_time"]:
         notes.append("down time is billed as if the instance had been kept; subtract its line if it was not")
+    notes += _old_price(record, price)
     if record.header.state == "running":
         notes.append("the run has not ended: this is its bill so far")
+    total_usd = total.value or 0.0
     return Bill(
         run=record.header.id,
         name=record.header.name,
+        state=record.header.state,
         price=price,
-        total_usd=total_s * usd_per_s,
+        total_usd=total_usd,
+        total=total,
         wall_s=total_s,
         useful_tokens=useful_tokens,
-        usd_per_million_useful_tokens=_all_in(total_s * usd_per_s, useful_tokens, price),
+        usd_per_million_useful_tokens=all_in,
         usd_per_million_useful_tokens_steady=_steady(record, price),
-        lines=tuple(_line(name, seconds[name], total_s, usd_per_s) for name in LINE_NAMES if name in seconds),
+        lines=_lines(seconds, price, one_off, total_usd),
+        energy=energy_cost(record, tariff, estimate=estimate_energy),
+        budget=judged(budget, all_in, total_usd) if budget else None,
+        made_from=made_from,
+        only_quoted=set(made_from.values()) == {"quoted"},
         known=_known(record, price),
         notes=tuple(notes),
     )
+
+
+def dollars_per_million(usd_per_hour: float, tokens_per_s: float) -> float:
+    """$ per million tokens = price per hour ÷ (tokens per second × 3600) × 10⁶.
+
+    InputError for a rate or a price that is not above zero and finite: nothing follows from it.
+    """
+    named = {"a price in USD per hour": usd_per_hour, "a rate in tokens per second": tokens_per_s}
+    for what, value in named.items():
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"{what} of {value}: dollars per token need one above zero and finite")
+    return usd_per_hour / 3600 / tokens_per_s * 1e6
+
+
+def all_in_cost(total: Measurement, useful_tokens: float, how: str) -> Measurement:
+    """A whole bill over its useful tokens, per million, in the currency of `total`."""
+    unit = PER_MILLION.replace("USD", total.unit)
+    method = f"the whole bill over the useful tokens; {how}"
+    if total.value is None:
+        return unavailable(unit, total.reason or "there is no total", method=method)
+    if useful_tokens <= 0:
+        return unavailable(unit, "no useful token was trained", method=method)
+    return Measurement(
+        value=total.value / useful_tokens * 1e6,
+        unit=unit,
+        kind=total.kind,
+        method=f"{method}; {total.value:.6g} {total.unit} / {useful_tokens:.9g} × 10⁶",
+    )
+
+
+def useful_tokens_of(record: RunRecord) -> float:
+    """As the record says; of a run that was cut off, counted from its steps."""
+    recorded = value_of(record, "useful_tokens")
+    return float(totals_of(record).useful_tokens) if recorded is None else recorded
+
+
+def require_times(record: RunRecord) -> None:
+    """InputError where a recorded time is below zero or not a number: such a record is damaged."""
+    named = [(f"its span '{span.name}'", span.seconds) for span in record.spans]
+    named += [("its wall clock", record.header.wall_s or 0.0)]
+    named += [(f"step {step.step}", seconds) for step in record.steps for seconds in _times(step)]
+    for what, seconds in named:
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise InputError(
+                f"run {record.header.id} cannot be billed: {what} took {seconds} s, and a time is finite and "
+                "not below zero; the record is damaged: import the run again from where it was made"
+            )
+
+
+def _times(step: Step) -> tuple[float, float, float]:
+    return step.step_s, step.data_wait_s, step.communication_s
+
+
+def _total(total_s: float, price: Price, one_off: OneOff | None) -> Measurement:
+    value = total_s * (price.usd_per_hour / 3600)
+    method = f"{total_s:.9g} s × {price.usd_per_hour:.9g} USD/h / 3600"
+    if one_off is not None:
+        value += one_off.usd_per_run
+        method += f" + {one_off.usd:g} USD / {one_off.over} ({one_off.source})"
+    return Measurement(
+        value=value, unit="USD", kind=_kind(price), method=f"{method}; price {price.kind}: {price.source}"
+    )
+
+
+def _old_price(record: RunRecord, price: Price) -> list[str]:
+    started = started_at(record.header)
+    old = staleness(price, started.date()) if started else None
+    return [old] if old else []
+
+
+def started_at(header: RunHeader) -> datetime | None:
+    """When the run began; None where its record has no readable instant."""
+    try:
+        found = datetime.fromisoformat(header.started_at)
+    except ValueError:
+        return None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+def _kind(price: Price) -> Kind:
+    return "estimated" if price.kind == "estimated" else "derived"
+
+
+def _made_from(record: RunRecord, price: Price, one_off: OneOff | None) -> dict[str, Kind]:
+    """Of what kind the bill's ingredients are. Seconds and tokens of spans and steps were measured here."""
+    found: dict[str, Kind] = {}
+    tokens = record.measurements.get("useful_tokens")
+    rate = record.measurements.get("useful_tokens_per_s_steady")
+    if record.spans or record.header.wall_s:
+        found["time"] = "measured"
+    if record.steps or (tokens is not None and tokens.value is not None):
+        found["useful_tokens"] = "measured" if record.steps or tokens is None else tokens.kind
+    if rate is not None and rate.value is not None and "time" not in found:
+        found["rate"] = rate.kind
+    found["price"] = price.kind
+    if one_off is not None:
+        found["one_off"] = "quoted"
+    return found
 
 
 def _checked(record: RunRecord, price: Price | None) -> Price:
@@ -128,88 +245,28 @@ def _checked(record: RunRecord, price: Price | None) -> Price:
     return price
 
 
-def _seconds_by_line(record: RunRecord, wall_s: float, notes: list[str]) -> dict[str, float]:
-    """Every line's seconds; they add up to the wall clock."""
-    seconds = dict.fromkeys(LINE_NAMES, 0.0)
-    del seconds["compute"]
-    step_s = 0.0
-    for span in record.spans:
-        if span.name == SpanName.STEP:
-            step_s += span.seconds
-        else:
-            seconds[_LINE_OF_SPAN.get(span.name, "other")] += span.seconds
-    unclaimed_s = max(0.0, wall_s - fsum(span.seconds for span in record.spans))
-    if unclaimed_s > _ROUNDING_S:
-        notes.append(f"{unclaimed_s:.3f} s of the wall clock are in no recorded span; they are in 'other'")
-    seconds["other"] += unclaimed_s
-    lost_s = min(step_s, totals(record.steps).lost_s)
-    seconds["lost_work"] = lost_s
-    return _with_steps_split(record, seconds, step_s - lost_s, notes)
+def _lines(
+    seconds: dict[str, float], price: Price, one_off: OneOff | None, total_usd: float
+) -> tuple[BillLine, ...]:
+    usd_per_s = price.usd_per_hour / 3600
+    total_s = fsum(seconds.values())
+    once_usd = one_off.usd_per_run if one_off else 0.0
 
-
-def _with_steps_split(
-    record: RunRecord, seconds: dict[str, float], step_s: float, notes: list[str]
-) -> dict[str, float]:
-    """The seconds of steps that stand, split into compute, padding and what is missing to the ceiling.
-
-    Padding takes its share of the processed tokens; of the rest, what activation checkpointing computed again
-    and then head rows without loss take their share of the FLOPs. Useful compute is what the useful FLOPs
-    would take at the ceiling; below peak is what remains.
-    """
-    padding_s = step_s * _padding_share(record)
-    again_s = (step_s - padding_s) * _share(record, "recompute_share")
-    head_s = (step_s - padding_s - again_s) * _share(record, "head_padding_share")
-    rest_s = max(0.0, step_s - padding_s - again_s - head_s)
-    seconds["padding"], seconds["recompute"], seconds["head_padding"] = padding_s, again_s, head_s
-    flop, ceiling = _value(record, "useful_model_flop"), _value(record, "matmul_ceiling_flops_per_s")
-    if rest_s > 0 and (flop is None or ceiling is None or ceiling <= 0):
-        name = "useful_model_flop" if flop is None else "matmul_ceiling_flops_per_s"
-        notes.append(f"useful compute and below-peak kernels are one line: {_reason(record, name)}")
-        del seconds["useful_compute"], seconds["below_peak"]
-        seconds["compute"] = rest_s
-        return seconds
-    useful_s = (flop or 0.0) / ((ceiling or math.inf) * world_size(record))
-    if useful_s > rest_s:
-        notes.append(
-            f"the steps ran at {useful_s / rest_s:.3f} of the measured ceiling, which was therefore too low; "
-            "it is raised to the rate reached"
-            if rest_s > 0
-            else "FLOPs are recorded without a second of step time"
+    def line(name: str, line_s: float, usd: float) -> BillLine:
+        # of seconds where there is nothing else: so shares are exact however small the dollars
+        part, whole = (usd, total_usd) if once_usd else (line_s, total_s)
+        spans = set(LINE_OF_SPAN.values())
+        kind: Literal["measured", "derived", "quoted"] = "measured" if name in spans else "derived"
+        return BillLine(
+            name=name,
+            seconds=line_s,
+            usd=usd,
+            share=part / whole if whole > 0 else 0.0,
+            kind="quoted" if name == "one_off" else kind,
         )
-        useful_s = rest_s
-    seconds["useful_compute"], seconds["below_peak"] = useful_s, rest_s - useful_s
-    return seconds
 
-
-def _share(record: RunRecord, name: str) -> float:
-    return min(1.0, max(0.0, _value(record, name) or 0.0))
-
-
-def _padding_share(record: RunRecord) -> float:
-    share = _value(record, "padding_share")
-    if share is None:
-        share = totals(record.steps).padding_share
-    return min(1.0, max(0.0, share or 0.0))
-
-
-def _line(name: str, seconds: float, total_s: float, usd_per_s: float) -> BillLine:
-    spans = set(_LINE_OF_SPAN.values())
-    return BillLine(
-        name=name,
-        seconds=seconds,
-        usd=seconds * usd_per_s,
-        share=seconds / total_s if total_s > 0 else 0.0,
-        kind="measured" if name in spans else "derived",
-    )
-
-
-def _all_in(total_usd: float, useful_tokens: float, price: Price) -> Measurement:
-    method = f"the whole bill over the useful tokens; price {price.kind}"
-    if useful_tokens <= 0:
-        return unavailable(_PER_MILLION, "the run trained no useful token", method=method)
-    return Measurement(
-        value=total_usd / useful_tokens * 1e6, unit=_PER_MILLION, kind="derived", method=method
-    )
+    of_time = [line(name, seconds[name], seconds[name] * usd_per_s) for name in LINE_NAMES if name in seconds]
+    return (*of_time, line("one_off", 0.0, once_usd))
 
 
 def _steady(record: RunRecord, price: Price) -> Measurement:
@@ -217,18 +274,19 @@ def _steady(record: RunRecord, price: Price) -> Measurement:
     rate = record.measurements.get("useful_tokens_per_s_steady")
     method = f"price over useful tokens per second of the steady part; price {price.kind}"
     if rate is None or rate.value is None:
-        return unavailable(_PER_MILLION, _reason(record, "useful_tokens_per_s_steady"), method=method)
+        return unavailable(PER_MILLION, reason_of(record, "useful_tokens_per_s_steady"), method=method)
     if rate.value <= 0:
-        return unavailable(_PER_MILLION, "the steady part trained no useful token", method=method)
-    usd_per_s = price.usd_per_hour / 3600
+        return unavailable(PER_MILLION, "the steady part trained no useful token", method=method)
     ci = None
     if rate.ci is not None and rate.ci[0] > 0:
-        ci = (usd_per_s / rate.ci[1] * 1e6, usd_per_s / rate.ci[0] * 1e6)
+        low, high = (dollars_per_million(price.usd_per_hour, edge) for edge in reversed(rate.ci))
+        ci = (low, high)
     return Measurement(
-        value=usd_per_s / rate.value * 1e6,
-        unit=_PER_MILLION,
-        kind="derived",
-        method=method,
+        value=dollars_per_million(price.usd_per_hour, rate.value),
+        unit=PER_MILLION,
+        kind=_kind(price),
+        method=f"{method}; {price.usd_per_hour:.9g} USD/h / ({rate.value:.6g} tokens/s × 3600) × 10⁶, rate "
+        f"{rate.kind}",
         n=rate.n,
         ci=ci,
         ci_method=rate.ci_method if ci else None,
@@ -240,15 +298,3 @@ def _known(record: RunRecord, price: Price) -> dict[str, int]:
     counted = Counter[str](one.kind for one in record.measurements.values())
     counted[price.kind] += 1
     return {kind: counted[kind] for kind in kinds}
-
-
-def _value(record: RunRecord, name: str) -> float | None:
-    found = record.measurements.get(name)
-    return found.value if found is not None else None
-
-
-def _reason(record: RunRecord, name: str) -> str:
-    found = record.measurements.get(name)
-    if found is None:
-        return f"{name} was not recorded (a run that was cut off has no summary)"
-    return found.reason or f"{name} is {found.value}"

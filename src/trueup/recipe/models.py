@@ -8,14 +8,18 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from trueup.schema import Frozen
+from trueup.schema.choices import AskedDevice, AskedPrecision
 
+from .money import BudgetSection, PriceSection
 from .survival import CheckpointSection, FailureSection, GuardSection
 
 
 class ModelSection(Frozen):
     """Which model: the name of a built-in, a local Hugging Face folder, or a hub name."""
 
-    path: str = Field(description="'smollm2-135m', 'tiny', a folder with config.json, or a hub name")
+    path: str = Field(
+        description="'smollm2-135m', 'tiny', a folder (from the working one) with config.json, or a hub name"
+    )
 
 
 class SplitSection(Frozen):
@@ -95,7 +99,10 @@ class ColumnsSection(Frozen):
 class DataSection(Frozen):
     """Which records, and what the model is to learn from them."""
 
-    source: str = Field(description="'stdlib-docs', a data file, a folder of them, a glob, or hub:OWNER/NAME")
+    source: str = Field(
+        description="'stdlib-docs', a data file, a folder of them or a glob (from the working folder), or "
+        "hub:OWNER/NAME"
+    )
     format: Literal["auto", "messages", "sharegpt", "alpaca", "prompt-completion", "preference", "text"] = (
         Field("auto", description="shape of the rows; auto: what most of a file's first 50 look like")
     )
@@ -231,7 +238,7 @@ class ScheduleSection(Frozen):
 class PrecisionSection(Frozen):
     """Of weights, products and optimizer. Loss, softmax and norms are fp32 under every policy."""
 
-    policy: Literal["auto", "fp32", "bf16", "bf16-master", "autocast"] = Field(
+    policy: AskedPrecision = Field(
         "auto",
         description="fp32; all bf16; bf16 with an fp32 copy of what is trained; fp32 with bf16 products; "
         "auto: bf16-master where the device is fast at bf16, else fp32",
@@ -271,26 +278,12 @@ class EvaluateSection(Frozen):
 class PlatformSection(Frozen):
     """Where to run."""
 
-    device: Literal["auto", "cpu", "cuda", "neuron"] = Field(
+    device: AskedDevice = Field(
         "auto", description="auto: an accelerator where there is one, else the CPU"
     )
     instance: str | None = Field(None, description="cloud instance type, for its price in the catalog")
     threads: int | None = Field(None, ge=1, description="CPU threads; null: the physical cores in reach")
     metadata: bool = Field(False, description="ask the cloud's metadata service what instance this is (2 s)")
-
-
-class PriceSection(Frozen):
-    """What the whole instance costs an hour, and who says so.
-
-    It may be left out: the price is then the catalog's, by `platform.instance`, or there is none.
-    """
-
-    usd_per_hour: float = Field(gt=0, allow_inf_nan=False, description="dollars an hour, everything included")
-    source: str = Field(min_length=1, description="who says so; shown wherever the price is used")
-    kind: Literal["quoted", "measured", "estimated"] = Field(
-        "quoted", description="how it is known: from a list, from a bill, or by a guess"
-    )
-    as_of: str | None = Field(None, description="date of the price")
 
 
 class TelemetrySection(Frozen):
@@ -319,6 +312,7 @@ class Recipe(Frozen):
     guard: GuardSection = GuardSection()
     platform: PlatformSection = PlatformSection()
     price: PriceSection | None = None
+    budget: BudgetSection = BudgetSection()
     telemetry: TelemetrySection = TelemetrySection()
 
     @model_validator(mode="after")

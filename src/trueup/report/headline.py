@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trueup.analysis.totals import split_repeated
+from trueup.analysis.totals import steps_of
 
-from .wording import clean, duration, number, plain, share
+from .wording import clean, dollars, duration, number, plain, share
 
 if TYPE_CHECKING:
     from trueup.schema import Measurement, RunHeader, RunRecord
+
+    from .views import BudgetView, EnergyView
 
 
 def dig(tree: Mapping[str, Any], *keys: str) -> Any:
@@ -47,7 +49,7 @@ def device_text(header: RunHeader) -> str:
 
 def steps_text(record: RunRecord) -> str:
     """Those that stand: what was done again counts once, what was given up or left out not at all."""
-    count = len(split_repeated(record.steps)[0])
+    count = len(steps_of(record)[0])
     return "no steps" if count == 0 else "1 step" if count == 1 else f"{count:,} steps"
 
 
@@ -77,6 +79,30 @@ def steady_text(header: RunHeader) -> str | None:
         return f"steady from step {plain(verdict['start_step'])} to {plain(verdict['end_step'])}"
     said, why = verdict.get("verdict", "no steady part"), verdict.get("reason", "no reason given")
     return f"{plain(said)}: {plain(why)}"
+
+
+ONLY_QUOTED = "from quoted figures alone: nothing here was measured"
+
+
+def budget_text(budget: BudgetView) -> str:
+    """over the budget of $0.32 per million by $0.05 (15.6 %)."""
+    limit = f"the budget of {dollars(budget.limit.value or 0.0)} per million useful tokens"
+    if budget.over_by.value is None or budget.share.value is None:
+        side = "over" if budget.verdict == "over" else "not known to be within"
+        return f"{side} {limit}: {clean(budget.over_by.reason)}"
+    by = f"by {dollars(abs(budget.over_by.value))} ({share(abs(budget.share.value))})"
+    return f"{budget.verdict} {limit} {by}"
+
+
+def energy_text(energy: EnergyView) -> str | None:
+    """What the energy cost, and how it is known; None where neither the energy nor a tariff is known."""
+    used, cost = energy.energy, energy.cost
+    if used.value is None:
+        return f"energy is not known: {clean(used.reason)}" if energy.tariff else None
+    text = f"energy: {number(used.value)} kWh, {used.kind}"
+    if cost.value is None:
+        return f"{text}; {clean(cost.reason)}"
+    return f"{text}, is {dollars(cost.value)} of electricity, {cost.kind} (a cloud's price has it in already)"
 
 
 def interval_name(found: Measurement) -> str:

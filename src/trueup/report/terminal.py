@@ -33,7 +33,7 @@ from .wording import (
 if TYPE_CHECKING:
     from trueup.schema import Event, Measurement, RunHeader, RunRecord
 
-    from .views import BillView, PriceView, SummaryView
+    from .views import BillView, BudgetView, LineView, PriceView, SummaryView
 
 BAR_CELLS = 20
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -58,12 +58,13 @@ def bill_text(bill: BillView, record: RunRecord | None = None) -> RenderableType
         *_why_it_ended(record),
         _bill_price(bill),
         Text(),
-        _bill_lines(bill),
+        waterfall(bill.lines, bill.wall_s, bill.total_usd),
         Text(),
     ]
     parts.append(_known_line(bill.known, record.measurements if record else {}))
     neighbours = headline.neighbours_text(record.measurements) if record else None
-    parts.extend(Text(line, style="dim") for line in ([neighbours] if neighbours else []))
+    more = (headline.energy_text(bill.energy), neighbours)
+    parts.extend(Text(line, style="dim") for line in more if line)
     parts.extend(Text(clean(note), style="dim") for note in bill.notes)
     return Group(*parts)
 
@@ -105,7 +106,12 @@ def runs_table(summaries: Iterable[SummaryView]) -> RenderableType:
 
 
 def run_text(record: RunRecord) -> RenderableType:
-    """Everything about one run that fits a terminal: spans, evaluations, measurements, events."""
+    """Everything about one run that fits a terminal: spans, evaluations, measurements, events, and what had
+    been foretold."""
+    from trueup.analysis.residual import gap_of
+
+    from .predict import gap_text
+
     parts: list[RenderableType] = [_title(record.header, headline.steps_text(record))]
     if record.header.reason:
         parts.append(Text(clean(record.header.reason), style=_STATE_STYLES.get(record.header.state, "")))
@@ -118,6 +124,7 @@ def run_text(record: RunRecord) -> RenderableType:
     ):
         if table.row_count:
             parts += [Text(), Text(title, style="bold"), table]
+    parts += [Text(), Text("foretold and measured", style="bold"), gap_text(gap_of(record))]
     hidden = len(record.events) - _EVENTS_SHOWN
     if hidden > 0:
         parts.append(Text(f"  … and {hidden} more; --json has them all", style="dim"))
@@ -172,7 +179,17 @@ def _bill_price(bill: BillView) -> RenderableType:
         left = Text(f"no dollars per million useful tokens: {clean(all_in.reason)}")
     else:
         left = Text.assemble((dollars(all_in.value), "bold green"), " per million useful tokens, all in")
-    return Group(_TwoEnds(left, _steady(steady)), Text(f"price: {_price(bill.price)}", style="dim"))
+    parts: list[RenderableType] = [_TwoEnds(left, _steady(steady))]
+    if bill.only_quoted:
+        parts.append(Text(headline.ONLY_QUOTED, style="yellow"))
+    if bill.budget is not None:
+        parts.append(budget_line(bill.budget))
+    return Group(*parts, Text(f"price: {_price(bill.price)}", style="dim"))
+
+
+def budget_line(budget: BudgetView) -> Text:
+    """On which side of the red line."""
+    return Text(headline.budget_text(budget), style="bold red" if budget.verdict == "over" else "green")
 
 
 def _steady(steady: Measurement) -> Text:
@@ -190,16 +207,17 @@ def _price(price: PriceView) -> str:
     return f"${number(price.usd_per_hour)} an hour, {clean(price.kind)}: {clean(price.source)}{as_of}"
 
 
-def _bill_lines(bill: BillView) -> Table:
-    decimals = dollar_decimals(bill.total_usd)
-    largest = max((line.share for line in bill.lines), default=0.0) or 1.0
+def waterfall(lines: Sequence[LineView], wall_s: float, total_usd: float) -> Table:
+    """Lines of a bill that are not zero, each with its bar, and their total."""
+    decimals = dollar_decimals(total_usd)
+    largest = max((line.share for line in lines), default=0.0) or 1.0
     table = Table.grid(padding=(0, 2))
     table.add_column(min_width=30)
     for _ in range(3):
         table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_row(Text(), *(Text(name, style="dim") for name in ("seconds", "$", "share")), Text())
-    for line in bill.lines:
+    for line in lines:
         if line.seconds == 0 and line.usd == 0:
             continue
         style = "green" if line.name in ("useful_compute", "compute") else "yellow"
@@ -212,8 +230,8 @@ def _bill_lines(bill: BillView) -> Table:
         )
     table.add_row(
         Text("  total", style="bold"),
-        Text(f"{bill.wall_s:,.2f}", style="bold"),
-        Text(dollars(bill.total_usd, decimals).replace("$", ""), style="bold"),
+        Text(f"{wall_s:,.2f}", style="bold"),
+        Text(dollars(total_usd, decimals).replace("$", ""), style="bold"),
         Text(share(1.0), style="bold"),
         Text(),
     )

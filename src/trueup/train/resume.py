@@ -19,7 +19,7 @@ from .state import Tally, put_back
 
 # What may differ without a word: it changes neither what is computed nor which weights are the best.
 HARMLESS = (
-    *("name", "price", "telemetry", "checkpoint", "guard", "failure", "warm_up"),
+    *("name", "price", "budget", "telemetry", "checkpoint", "guard", "failure", "warm_up"),
     *("platform.instance", "platform.metadata"),
 )
 
