@@ -15,6 +15,7 @@ from trueup.home import Home, find_home
 
 from .output import JSON_OPTION, print_json, say, stdout_reserved
 from .recipe import RECIPE_ARGUMENT, SET_OPTION
+from .records import records_of
 from .resume import Found, NothingToResumeError, find_checkpoint, held, take_up
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ def train(
     allow_change: list[str] = typer.Option(
         [], "--allow-change", metavar="KEY", help="With --resume: let this key of the recipe differ."
     ),
+    enforce: bool = typer.Option(
+        False,
+        "--enforce",
+        help="Exit with 3 where the bill is over the recipe's budget, as `bill --enforce`.",
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Run a recipe and record it. Ctrl-C ends it after the current step, saved; what was measured is kept."""
@@ -60,6 +66,8 @@ def train(
     if allow_change and resume is None:
         raise InputError("--allow-change is for --resume")
     loaded = load_recipe(recipe, overrides)
+    if enforce:
+        _require_red_line(loaded)
     home = find_home().for_writing()
     try:
         found = None if resume is None else find_checkpoint(resume, loaded, home, allow_change)
@@ -68,6 +76,8 @@ def train(
         if nothing.finished is not None:
             say(f"run {nothing.finished} of this recipe has finished; to train anew leave out --resume")
             _show(nothing.finished, as_json)
+            if enforce:
+                _enforce(records_of([nothing.finished])[0])
             return
         say("there is no run of this recipe to go on with: a new one is started")
     with stdout_reserved():
@@ -83,6 +93,29 @@ def train(
         raise typer.Exit(getattr(outcome.error, "exit_code", 1))
     if not whole:
         raise typer.Exit(1)
+    if enforce and leads:
+        _enforce(outcome.record)
+
+
+def _require_red_line(loaded: LoadedRecipe) -> None:
+    from trueup.schema import InputError
+
+    recipe = loaded.recipe
+    if recipe.budget.usd_per_million_tokens is None:
+        raise InputError(f"{loaded.path}: --enforce needs a red line: give budget.usd_per_million_tokens")
+    if recipe.price is None and recipe.platform.instance is None:
+        raise InputError(
+            f"{loaded.path}: --enforce needs a price: give price.usd_per_hour or platform.instance"
+        )
+
+
+def _enforce(record: RunRecord) -> None:
+    """Exit with 3 where the run's bill is over its recipe's budget."""
+    from trueup.analysis.bill import make_bill
+
+    from .bill import enforce_budget
+
+    enforce_budget([make_bill(record)], None)
 
 
 def _run(
@@ -176,8 +209,6 @@ def _tell(outcome: Outcome, as_json: bool) -> None:
 
 def _show(run_id: str, as_json: bool) -> None:
     """The document of a run that had finished, where it is in this home: it may be known from elsewhere."""
-    from .records import records_of
-
     if as_json and (find_home().runs / run_id).is_dir():
         _print_record(records_of([run_id])[0])
 

@@ -1,0 +1,101 @@
+"""What commands about money ask for alike: price models, and work done once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from trueup.schema import InputError
+
+from .price_book import open_price_book
+
+if TYPE_CHECKING:
+    from trueup.analysis.asked_prices import PriceRequest
+    from trueup.analysis.bill import OneOff
+    from trueup.analysis.side_by_side import AskedPrice
+    from trueup.schema import OwnedTerms, RunRecord
+
+MODELS_OPTION = typer.Option(
+    [],
+    "--price",
+    metavar="MODEL",
+    help="Also under this price: on-demand, spot, reserved-1y, reserved-3y or capacity-block, from the price "
+    "book, or with an amount an hour (on-demand=12.50); or owned=FILE.yaml. May be given again.",
+)
+ONE_OFF_OPTION = typer.Option(None, "--one-off", help="USD spent once, as on debugging or a migration.")
+DEBUG_HOURS_OPTION = typer.Option(None, "--debug-hours", help="Hours of work done once, instead of USD.")
+DEBUG_RATE_OPTION = typer.Option(None, "--usd-per-debug-hour", help="What one of these hours costs.")
+MAX_OWNED_BYTES = 100_000
+
+
+def requests_given(texts: list[str]) -> list[PriceRequest]:
+    """The `--price` options, each once. InputError for one that is none."""
+    from trueup.analysis.asked_prices import price_request
+
+    return [price_request(text) for text in dict.fromkeys(texts)]
+
+
+def asked_prices(requests: list[PriceRequest]) -> Callable[[RunRecord], list[AskedPrice]]:
+    """Of a run, the prices asked for. The book and the files of owned machines are read once."""
+    if not requests:
+        return lambda record: []
+    from trueup.analysis.asked_prices import asked_price
+
+    book = open_price_book()
+    owned = {one.text: owned_terms(one.value or "") for one in requests if one.name == "owned"}
+    return lambda record: [asked_price(one, record, book, owned.get(one.text)) for one in requests]
+
+
+def owned_terms(path: str) -> OwnedTerms:
+    """A machine of one's own, from a YAML file. InputError, with the key, for one that is not whole."""
+    import yaml
+    from pydantic import ValidationError
+
+    from trueup.schema import OwnedTerms
+
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            fields = yaml.safe_load(file.read(MAX_OWNED_BYTES))
+    except FileNotFoundError:
+        raise InputError(f"--price owned={path}: there is no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--price owned={path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"--price owned={path}: not valid YAML: {error}") from None
+    if not isinstance(fields, dict):
+        raise InputError(f"{path}: a machine is a mapping of keys such as `capital:` and `life_years:`")
+    try:
+        return OwnedTerms(**{"source": path, **fields})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        known = ", ".join(name for name in OwnedTerms.model_fields if name != "name")
+        raise InputError(f"{path}: {key}: {problem['msg']}; the keys are {known}") from None
+
+
+def one_off_given(
+    usd: float | None, hours: float | None, usd_per_hour: float | None, over: int
+) -> OneOff | None:
+    """The one-off of the command line, in dollars or in hours at a rate; None where there is none."""
+    if usd is None and hours is None and usd_per_hour is None:
+        return None
+    from trueup.analysis.bill import OneOff
+
+    if usd is not None:
+        if hours is not None or usd_per_hour is not None:
+            raise InputError("give --one-off USD, or --debug-hours and --usd-per-debug-hour, not both")
+        _require_amount("--one-off", usd)
+        return OneOff(usd=usd, over=over, source="--one-off")
+    if hours is None or usd_per_hour is None:
+        raise InputError("--debug-hours and --usd-per-debug-hour go together: hours, and what one costs")
+    _require_amount("--debug-hours", hours)
+    _require_amount("--usd-per-debug-hour", usd_per_hour)
+    return OneOff(usd=hours * usd_per_hour, over=over, source=f"{hours:g} h × {usd_per_hour:g} USD/h")
+
+
+def _require_amount(option: str, value: float) -> None:
+    if not 0 <= value < float("inf"):
+        raise InputError(f"{option} {value:g}: expected a finite number of 0 or more")
