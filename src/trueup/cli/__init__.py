@@ -13,7 +13,7 @@ class _Stopped(BaseException):
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 done, 1 the work failed, 2 the input was wrong."""
+    """Run the command line. Exit codes: 0 done, 1 the work failed, 2 the input was wrong, 3 over budget."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     _received.clear()

@@ -4,7 +4,26 @@ from __future__ import annotations
 
 import typer
 
-from . import bill, cache, calibrate, ctl, export, parity, prepare, recipe, report, runs, shapes, train
+from . import (
+    audit,
+    bill,
+    breakeven,
+    cache,
+    calibrate,
+    compare,
+    ctl,
+    export,
+    parity,
+    predict,
+    prepare,
+    prices,
+    recipe,
+    report,
+    reproduce,
+    runs,
+    shapes,
+    train,
+)
 
 app = typer.Typer(
     name="trueup",
@@ -38,10 +57,16 @@ app.command("train")(train.train)
 app.add_typer(runs.app, name="runs")
 app.command("ctl")(ctl.ctl)
 app.command("bill")(bill.bill)
+app.command("breakeven")(breakeven.breakeven)
+app.add_typer(prices.app, name="prices")
 app.command("report")(report.report)
+app.command("compare")(compare.compare)
+app.command("reproduce")(reproduce.reproduce)
 app.command("export")(export.export)
 app.command("parity")(parity.parity)
 app.add_typer(cache.app, name="cache")
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(shapes.app, name="shapes")
+app.command("predict")(predict.predict)
+app.command("audit")(audit.audit)
 app.command("calibrate")(calibrate.calibrate)

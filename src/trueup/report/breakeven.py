@@ -1,0 +1,135 @@
+"""After how many runs a move has paid: for the terminal, as a picture, and as one self-contained page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .wording import clean, dollar_decimals, dollars, number
+
+if TYPE_CHECKING:
+    from trueup.analysis.breakeven import BreakEven
+    from trueup.schema import Measurement
+
+STAY, MOVE, CROSSING = "stay", "move", "crossing"  # ids of what is drawn
+
+
+def breakeven_text(found: BreakEven) -> RenderableType:
+    """The verdict, then what it rests on."""
+    style = "bold green" if found.verdict == "pays" and found.certainty == "sure" else "bold yellow"
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    for label, value, how in rows(found):
+        table.add_row(Text(f"  {label}"), Text(value), Text(how, style="dim"))
+    notes = [Text(clean(note), style="dim") for note in found.notes]
+    return Group(Text(verdict_text(found), style=style), Text(), table, *([Text()] if notes else []), *notes)
+
+
+def verdict_text(found: BreakEven) -> str:
+    """Moving from A to B pays after 12.4 full runs (8.1 to 25.9); never pays, and why; or how sure it is."""
+    move = f"moving from {clean(found.a)} to {clean(found.b)}"
+    if found.runs.value is None or found.whole_runs is None:
+        text = f"{move} never pays: {clean(found.runs.reason)}"
+        if found.at_least.value is not None:
+            text += f". Not sure: it might after {number(found.at_least.value)} runs at the best"
+        return text
+    text = (
+        f"{move} pays from run {found.whole_runs:,} on: the costs are equal after {number(found.runs.value)}"
+    )
+    if found.runs.ci is not None:
+        low, high = (number(end) for end in found.runs.ci)
+        return f"{text} (95% interval {low} to {high})"
+    if found.at_least.value is None:
+        return f"{text}; by the means alone, without an interval"
+    return f"{text}; not sure: at the best after {number(found.at_least.value)}, and it may never pay"
+
+
+def rows(found: BreakEven) -> Iterator[tuple[str, str, str]]:
+    """Label, value, and how it is known."""
+    for label, one in (
+        (f"a run at {clean(found.a)}", found.cost_a),
+        (f"a run at {clean(found.b)}", found.cost_b),
+        ("saved with each run", found.saving),
+        ("one-off cost of the move", found.one_off),
+    ):
+        yield label, _money(one), _how(one)
+
+
+def _money(one: Measurement) -> str:
+    currency = one.unit.partition("/")[0]
+    value = one.value or 0.0
+    return dollars(value) if currency == "USD" else f"{dollars(value).replace('$', '')} {clean(currency)}"
+
+
+def _how(one: Measurement) -> str:
+    text = f"{one.kind}: {clean(one.method)}"
+    if one.ci is not None:
+        decimals = dollar_decimals(one.value or 0.0)
+        low, high = (dollars(end, decimals).replace("$", "") for end in one.ci)
+        text += f" (95% interval {low} to {high}, {clean(one.ci_method)})"
+    return text
+
+
+def picture(found: BreakEven, prefix: str = "breakeven") -> str:
+    """Cost so far over runs, of staying and of moving, as inline SVG; where they cross is marked."""
+    from trueup.analysis.breakeven import cost_lines
+
+    from .svg import ACCENT, INK, MUTED, SOFT, Canvas
+
+    lines = cost_lines(found)
+    currency = found.one_off.unit
+    with Canvas(prefix) as canvas:
+        axes = canvas.axes
+        if found.runs.ci is not None:
+            low, high = found.runs.ci
+            if low < lines.runs[1]:
+                axes.axvspan(low, min(high, lines.runs[1]), color=SOFT, linewidth=0, label="95% interval")
+        axes.plot(lines.runs, lines.stay, color=MUTED, label=f"stay at {_short(found.a)}", gid=STAY)
+        axes.plot(lines.runs, lines.move, color=ACCENT, label=f"move to {_short(found.b)}", gid=MOVE)
+        crossing = lines.crossing
+        if crossing is not None:
+            axes.plot(
+                *([part] for part in crossing),
+                color=INK,
+                marker="o",
+                markersize=6,
+                linestyle="none",
+                label=f"equal after {number(crossing[0])} runs",
+                gid=CROSSING,
+            )
+        axes.set_xlim(*lines.runs)
+        axes.set_ylim(0, max(*lines.stay, *lines.move) * 1.05 or 1.0)
+        axes.set_xlabel("full runs", fontsize=10.5)
+        unit = "$" if currency == "USD" else currency
+        axes.set_title(f"cost so far, {unit}", fontsize=10.5, color=MUTED, pad=8)
+        canvas.legend(columns=2)
+        return canvas.svg(verdict_text(found))
+
+
+def _short(label: str, most: int = 20) -> str:
+    text = clean(label)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def page(found: BreakEven) -> str:
+    """One self-contained page: the verdict, the picture, and what they rest on."""
+    from markupsafe import Markup
+
+    from .html import environment
+
+    return (
+        environment()
+        .get_template("breakeven.html")
+        .render(
+            found=found,
+            verdict=verdict_text(found),
+            rows=list(rows(found)),
+            svg=Markup(picture(found)),  # ours; text from data in it is escaped where it is made
+        )
+    )
