@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import sys
 import types
 import typing
@@ -14,11 +15,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import typer
+from rich.console import Console
 from typer.models import ArgumentInfo, OptionInfo
 
+from trueup.analysis.audit import audit_claims
+from trueup.analysis.audit_file import read_claims
 from trueup.analysis.names import NAMES
 from trueup.cli.app import app
 from trueup.recipe import recipe_schema
+from trueup.report.audit import audit_text
 
 HERE = Path(__file__).parent
 HEAD = "<!-- Made by docs/generate.py from {source}; `make docs` writes it anew. -->\n\n"
@@ -46,10 +51,19 @@ how they are made.
 
 """
 COMMANDS_INTRO = """\
-Exit codes: 0 done, 1 the work failed, 2 the input was wrong. With `--json` a command prints exactly one
-JSON document on stdout ([json.md](json.md)); everything for people goes to stderr. RUN is an id, a unique
+Exit codes: 0 done, 1 the work failed, 2 the input was wrong, 3 over budget (`--enforce`). With `--json` a
+command prints exactly one JSON document on stdout ([json.md](json.md)); everything for people goes to stderr. RUN is an id, a unique
 prefix of one, a name, or `last` ([runs.md](runs.md)). Every command has `--help`; `trueup --version` prints
 the version.
+"""
+CLAIM_FILES = ("money", "limits", "hardware")  # of docs/claims
+AUDIT_INTRO = """\
+# An audit, as an example
+
+Two articles on fine-tuning Llama-3-8B on AWS say what a token costs on Trainium and on GPUs. Their figures
+are in [money.yaml](claims/money.yaml), [limits.yaml](claims/limits.yaml) and
+[hardware.yaml](claims/hardware.yaml) as they were printed; every verdict below is computed.
+[audit.md](audit.md) says how, and what the verdicts mean.
 """
 TYPE_WORDS = {str: "text", int: "integer", float: "number", bool: "flag", Path: "path"}
 LIMIT_WORDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
@@ -60,7 +74,12 @@ def main() -> int:
     if sys.argv[1:] and not check:
         print("usage: python docs/generate.py [--check]", file=sys.stderr)
         return 2
-    pages = {"recipe.md": recipe_page, "measurements.md": measurements_page, "cli.md": cli_page}
+    pages = {
+        "recipe.md": recipe_page,
+        "measurements.md": measurements_page,
+        "cli.md": cli_page,
+        "audit-example.md": audit_page,
+    }
     stale = []
     for name, page in pages.items():
         text, path = page(), HERE / name
@@ -213,6 +232,22 @@ def _kind_words(kind: Any) -> str:
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         return _kind_words(next(one for one in typing.get_args(kind) if one is not type(None)))
     return TYPE_WORDS[kind]
+
+
+# --- audit-example.md -------------------------------------------------------------------------------------
+
+
+def audit_page() -> str:
+    lines = [HEAD.format(source="docs/claims/, by `trueup audit`"), AUDIT_INTRO]
+    for name in CLAIM_FILES:
+        path = f"docs/claims/{name}.yaml"
+        audit = audit_claims(read_claims((HERE.parent / path).read_text(encoding="utf-8"), path))
+        console = Console(file=io.StringIO(), highlight=False, width=110)
+        with console.capture() as printed:
+            console.print(audit_text(audit))
+        shown = "\n".join(line.rstrip() for line in printed.get().splitlines())
+        lines.append(f"\n## {name}.yaml\n\n```text\n$ trueup audit {path}\n{shown}\n```\n")
+    return "".join(lines)
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
