@@ -47,7 +47,7 @@ def test_the_datasheet_step_is_its_flops_at_the_published_peak() -> None:
 
 
 def test_a_small_step_takes_the_time_to_read_its_weights() -> None:
-    one = datasheet(job(steps=[(micro_batch(),)]))
+    one = datasheet(job(steps=[(micro_batch(useful=8, width=8, head_rows=4, attention_sum_sq=64),)]))
     weights, trained = value(one, "weights_bytes"), SMOL.trainable_parameters
     assert value(one, "step_s") == pytest.approx((2 * weights + 7 * 4 * trained) / (820 * 2**30))
 

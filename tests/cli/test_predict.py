@@ -89,7 +89,7 @@ def test_data_that_were_not_prepared_are_asked_for(main: Main, built: Path, reci
 def test_a_planned_recipe_is_foretold_from_its_lengths(main: Main, built: Path, recipe_file: Path) -> None:
     assert main("prepare", recipe_file).code == 0
     found = document(main("predict", recipe_file, "--set", "compile.mode=none", "--json"))
-    assert found["job"]["steps"] == 4
+    assert found["job"]["steps"] == 6  # as train.max_steps says
     reason = lines(found, "calibrated")["step_s"]["reason"]
     assert "run `trueup calibrate`" in reason
     assert lines(found, "calibrated")["weights_bytes"]["value"] > 0

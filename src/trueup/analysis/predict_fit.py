@@ -13,7 +13,7 @@ from trueup.schema import TrueupError
 
 from .predict_terms import MEASURED_ALONE, TERMS
 
-TRUST = 0.3  # a factor this far from 1 on what was measured alone weighs as much as an error of all of it
+TRUST = 1.0  # a factor this far from 1 on what was measured alone weighs as much as a probe all wrong
 FEWEST_PROBES = 8
 
 Timed = tuple[Mapping[str, float], float]  # the terms of a step, and its seconds

@@ -59,9 +59,11 @@ def counted(
     lengths: Sequence[int], *, rows: int, width: int, supervised: int, head: int, attention: AttentionMode
 ) -> MicroBatchWork:
     """Of a micro-batch with examples of these lengths. Attention with a mask computes all pairs of a row."""
-    from trueup.model.attention import scores_of
+    scores, groups = rows * width * width, 1
+    if attention == "example":
+        from trueup.model.attention import scores_of  # loads torch
 
-    scores, groups = scores_of(lengths) if attention == "example" else (rows * width * width, 1)
+        scores, groups = scores_of(lengths)
     return MicroBatchWork(
         rows=rows,
         width=width,
