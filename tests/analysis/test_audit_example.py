@@ -133,7 +133,7 @@ def test_memory_is_said_in_mixed_precision_and_all_in_bf16() -> None:
         ("model_size", "does not hold", "8,030,261,248"),
         ("bucket_variable", "does not hold", "no such environment variable"),
         ("memory_flag", "does not hold", "no such compiler flag"),
-        ("m5_accelerator", "does not hold", "no accelerator: 16 GiB of ordinary memory"),
+        ("m5_accelerator", "does not hold", "no accelerator, and 16 GiB of ordinary memory"),
     ],
 )
 def test_facts(name: str, verdict: str, words: str) -> None:

@@ -177,7 +177,7 @@ def _arithmetic(formula: str, said: Quantity, figures: Figures) -> _Found:
     if said.interval.overlaps(result.interval):
         return _Found("follows", words, recomputed)
     gap, gap_words = _gap(said.interval.middle, result.nominal)
-    return _Found("does not follow", f"{words}; {said.text} is {gap_words}", recomputed, gap)
+    return _Found("does not follow", f"{words}; what is said is {gap_words}", recomputed, gap)
 
 
 def _gap(said: Fraction, recomputed: Fraction) -> tuple[Measurement | None, str]:
@@ -289,6 +289,7 @@ def _said(claim: Claim) -> str:
 
 
 def _hardware_said(claim: HardwareClaim) -> str:
-    subject = claim.instance or claim.chip
-    said = claim.model_dump(exclude_none=True, exclude={"instance"} if claim.instance else {"chip"})
-    return f"{subject}: " + ", ".join(f"{what.replace('_', ' ')} {value}" for what, value in said.items())
+    subject = "instance" if claim.instance is not None else "chip"
+    said = claim.model_dump(exclude_none=True, exclude={subject, "on_date"})
+    words = ", ".join(f"{what.replace('_', ' ')} {value}" for what, value in said.items())
+    return f"{getattr(claim, subject)}: {words}" + (f" on {claim.on_date}" if claim.on_date else "")

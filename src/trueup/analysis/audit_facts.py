@@ -218,10 +218,10 @@ def _of_chip(what: str, said: Quantity, subject: _Subject) -> Finding:
     if subject.instance is not None and subject.instance.chip is not None:
         found = f"no figures of {subject.instance.chip} are in the catalog"
         return Finding(what=what, said=said.text, found=found, agrees=None, source=subject.source)
-    memory = f": {four_digits(subject.machine.memory_gib)} GiB of ordinary memory" if subject.machine else ""
-    return Finding(
-        what=what, said=said.text, found=f"{_NO_ACCELERATOR}{memory}", agrees=False, source=subject.source
-    )
+    found = _NO_ACCELERATOR
+    if subject.machine is not None and what == "chip_memory":
+        found += f", and {four_digits(subject.machine.memory_gib)} GiB of ordinary memory"
+    return Finding(what=what, said=said.text, found=found, agrees=False, source=subject.source)
 
 
 def _published(what: str, said: Quantity, figure: Figure) -> Finding:

@@ -25,6 +25,7 @@ from trueup.schema.claim import (
     TrainingClaim,
 )
 
+DEEPEST = 10  # mappings in mappings; a claim needs four
 MOST_CLAIMS = 2000  # figures and claims; a file of more is no article's
 _PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "map")}
 _SECTIONS: dict[str, type[Any]] = {
@@ -67,9 +68,7 @@ def read_claims(text: str, path: str) -> LocatedClaims:
 
 def _values(text: str, path: str, lines: dict[str, int]) -> dict[str, Any]:
     try:
-        for event in yaml.parse(text, Loader=yaml.BaseLoader):
-            if isinstance(event, yaml.AliasEvent):
-                raise InputError(f"{path}:{_line(event)}: claim files use no YAML aliases; write it out")
+        _refuse_early(text, path)
         node = yaml.compose(text, Loader=yaml.BaseLoader)
         if node is None:
             raise InputError(f"{path}: is empty; a claim file has `title`, `figures` and `claims`")
@@ -81,6 +80,20 @@ def _values(text: str, path: str, lines: dict[str, int]) -> dict[str, Any]:
         raise InputError(f"{path}:{line}: not valid YAML: {error.problem}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"{path}: not valid YAML: {error}") from None
+
+
+def _refuse_early(text: str, path: str) -> None:
+    """Aliases, which could expand without end, and depth, of which PyYAML's time is the square."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.BaseLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise InputError(f"{path}:{_line(event)}: claim files use no YAML aliases; write it out")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > DEEPEST:
+            raise InputError(f"{path}:{_line(event)}: nested deeper than any claim: {DEEPEST} levels")
 
 
 def _mapping(node: yaml.MappingNode, prefix: str, path: str, lines: dict[str, int]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import cast
 
 import pint
 
@@ -34,6 +35,7 @@ from .audit_units import dims_text, no_dimension
 
 DEEPEST = 30  # formulas within formulas
 HALVINGS = 6
+NARROW = Fraction(1, 50)  # of a range: what its ends may lie too far out, after which halving is no use
 LARGEST = 10**250  # of a result in root units
 _ZERO = Interval.exactly(0)
 _ONE = Interval.exactly(1)
@@ -161,9 +163,35 @@ class Figures:
 
 
 def _narrowed(in_box: Callable[[Box], Value], box: Box, found: Value, halvings: int) -> Interval:
-    """The range over the box, of which `found` is the plain one."""
-    lowest, highest = dict(box), dict(box)
-    open_figures = []
+    """The range over the box, of which `found` is the plain one.
+
+    Figures whose slope has no sign stay ranges, which the mean value theorem makes narrow where a figure
+    cancels: f at their middles, and their slopes over the box times the way to its ends.
+    """
+    lowest, highest, open_figures = _pinned(box, found)
+    low, high = in_box(lowest).interval.low, in_box(highest).interval.high
+    if not open_figures:
+        return Interval(low, high)
+    middles = {name: Interval.exactly(box[name].middle) for name in open_figures}
+    spread = _ZERO
+    for name, middle in middles.items():
+        spread += found.slopes[name] * (box[name] - middle)
+    low = max(low, in_box({**lowest, **middles}).interval.low + spread.low)
+    high = min(high, in_box({**highest, **middles}).interval.high + spread.high)
+    if halvings == 0 or spread.width <= NARROW * (high - low):
+        return Interval(low, high)
+    widest = max(open_figures, key=lambda name: found.slopes[name].width * box[name].width)
+    halves = []
+    for half in _halves(box[widest]):
+        inner = {**box, widest: half}
+        halves.append(_narrowed(in_box, inner, in_box(inner), halvings - 1))
+    return halves[0].joined(halves[1])
+
+
+def _pinned(box: Box, found: Value) -> tuple[dict[str, Interval], dict[str, Interval], list[str]]:
+    """The box with each figure at the end where the value is lowest, and highest; and those whose slope does
+    not say which end that is."""
+    lowest, highest, open_figures = dict(box), dict(box), []
     for name, interval in box.items():
         slope = found.slopes.get(name, _ZERO)
         low, high = Interval.exactly(interval.low), Interval.exactly(interval.high)
@@ -173,14 +201,7 @@ def _narrowed(in_box: Callable[[Box], Value], box: Box, found: Value, halvings: 
             lowest[name], highest[name] = high, low
         else:
             open_figures.append(name)
-    if not open_figures or halvings == 0:
-        return Interval(in_box(lowest).interval.low, in_box(highest).interval.high)
-    widest = max(open_figures, key=lambda name: found.slopes[name].width * box[name].width)
-    halves = []
-    for half in _halves(box[widest]):
-        inner = {**box, widest: half}
-        halves.append(_narrowed(in_box, inner, in_box(inner), halvings - 1))
-    return halves[0].joined(halves[1])
+    return lowest, highest, open_figures
 
 
 def _halves(interval: Interval) -> tuple[Interval, Interval]:
@@ -255,7 +276,7 @@ def _power(a: Value, exponent: int) -> Value:
         return Value(_ONE, no_dimension())
     outer = a.interval ** (exponent - 1) * Interval.exactly(exponent)
     slopes = {name: outer * slope for name, slope in a.slopes.items()}
-    return Value(a.interval**exponent, a.dims**exponent, slopes)
+    return Value(a.interval**exponent, cast("pint.Unit", a.dims**exponent), slopes)
 
 
 def _larger(a: Value, b: Value) -> Value:

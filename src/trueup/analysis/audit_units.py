@@ -195,6 +195,7 @@ def _word(word: str) -> tuple[Fraction, pint.Unit]:
         close = difflib.get_close_matches(word, known, n=2, cutoff=0.6)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"
         raise InputError(f"unknown unit '{word}'; {hint}") from None
+    assert isinstance(factor, int | Fraction)  # as the registry was told
     return Fraction(factor), dims
 
 

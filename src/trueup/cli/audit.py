@@ -10,7 +10,7 @@ from trueup.schema import InputError
 
 from .output import JSON_OPTION, print_json, print_rich
 
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 18
 
 
 def audit(
