@@ -230,6 +230,19 @@ def test_a_value_that_is_not_a_number_is_unavailable() -> None:
     assert value(measurements, "eval_perplexity_best") == 7.0
 
 
+def test_the_steady_part_is_of_the_steps_that_stand_alone() -> None:
+    """Seconds of steps that were done again are neither in its rate nor in its utilisation."""
+    once = [make_step(number) for number in range(1, 41)]
+    lost = [make_step(number, step_s=6.0) for number in range(30, 41)]
+    ceiling = {"matmul_ceiling_flops_per_s": Measurement(value=1e15, unit="FLOP/s", kind="measured")}
+    straight, repeated = (
+        summarize(make_record(steps=steps), extra=ceiling)[0]
+        for steps in (once, [*once[:29], *lost, *once[29:]])
+    )
+    for name in ("mfu_useful_steady", "useful_tokens_per_s_steady"):
+        assert repeated[name].value == pytest.approx(value(straight, name))
+
+
 def test_compiles_are_counted_with_their_place_and_cause() -> None:
     def compiled(at_s: float, seconds: float, hits: int, *, late: bool) -> Event:
         data = {"seconds": seconds, "cache_hits": hits, "after_warm_up": late}

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from run_records import make_record, make_step
 
 from trueup.analysis.bill import make_bill
-from trueup.analysis.totals import split_repeated, totals
+from trueup.analysis.measure import summarize
+from trueup.analysis.totals import split_repeated, steps_of, totals, totals_of
+from trueup.schema import Event, RunRecord
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,33 @@ def test_what_the_run_went_back_behind_does_not_stand(
 def test_a_step_whose_update_was_left_out_does_not_stand() -> None:
     steps = [make_step(1), make_step(2, skipped=True), make_step(3), make_step(3, skipped=True)]
     assert split_repeated(steps) == ([steps[0]], steps[1:])
+
+
+def gone_back(kind: str, *back_to: int, at_s: float = 1000.0) -> RunRecord:
+    """Five steps, and the run going back after them."""
+    events = [Event(at_s=at_s + n, kind=kind, message="", data={"step": s}) for n, s in enumerate(back_to)]
+    return make_record(steps=[make_step(number) for number in range(1, 6)], events=events)
+
+
+@pytest.mark.parametrize("kind", ["resume", "rollback"])
+def test_what_a_run_went_back_behind_and_did_not_do_again_does_not_stand(kind: str) -> None:
+    record = gone_back(kind, 3)
+    assert [step.step for step in steps_of(record)[0]] == [1, 2, 3]
+    assert totals_of(record).useful_tokens == 3 * 480
+    assert totals_of(record).lost_s == pytest.approx(sum(step.step_s for step in record.steps[3:]))
+    measurements, _ = summarize(record)
+    assert measurements["useful_tokens"].value == 3 * 480
+    assert measurements["steps_count"].value == 3
+    assert measurements["loss_last"].value == record.steps[2].loss
+
+
+def test_a_run_that_went_back_twice_stands_where_it_went_furthest_back() -> None:
+    assert [step.step for step in steps_of(gone_back("resume", 2, 4))[0]] == [1, 2]
+
+
+def test_going_back_before_the_last_step_is_told_by_the_steps() -> None:
+    """The steps after it have numbers of their own, above the checkpoint's or not."""
+    assert len(steps_of(gone_back("resume", 3, at_s=1.0))[0]) == 5
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), max_size=6))

@@ -9,9 +9,10 @@ from trueup.schema import Measurement, RunRecord
 
 from .names import NAMES, figure, missing
 from .outcomes import of_compiling, of_learning, of_wall_clock
+from .residual import of_prediction
 from .sensors import energy_per_token, of_samples
 from .steady import steady_part, steps_inside
-from .totals import split_repeated, world_size
+from .totals import steps_of, world_size
 from .utilisation import of_flops
 from .work import of_step_times, of_tokens
 
@@ -25,8 +26,6 @@ _NOT_SUPPLIED = {
     "usd_per_million_useful_tokens": "the run has no price",
     "usd_per_million_useful_tokens_steady": "the run has no price",
     "telemetry_cpu_s": "the run did not measure what measuring cost",
-    "predicted_step_s": "no prediction was made before the run",
-    "predicted_step_residual_share": "no prediction was made before the run",
 }
 
 
@@ -51,16 +50,17 @@ def summarize(
     of sensor to the reason why it is absent.
     """
     given = dict(extra or {})
-    steps, _ = split_repeated(record.steps)
+    steps, _ = steps_of(record)
     steady = steady_part(steps)
     ceiling = given.get("matmul_ceiling_flops_per_s") or _absent("matmul_ceiling_flops_per_s")
-    found = of_tokens(record.steps, steady)
-    found |= of_step_times(record.steps, steady)
+    found = of_tokens(record, steady)
+    found |= of_step_times(record, steady)
     found |= of_flops(record, steady, ceiling)
     found |= of_samples(record, steps_inside(steps, steady), found["useful_tokens"].value or 0.0)
-    found |= of_learning(record.steps, record.evaluations)
+    found |= of_learning(record)
     found |= of_compiling(record)
     found |= of_wall_clock(record)
+    found |= of_prediction(record)
     found |= _of_model(record)
     if "energy_j" in given and "energy_per_useful_token_j" not in given:
         useful = found["useful_tokens"].value or 0.0

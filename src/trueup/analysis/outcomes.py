@@ -8,7 +8,7 @@ from math import fsum
 from trueup.schema import Evaluation, Event, Measurement, RunRecord, SpanName, SpanTotal, Step
 
 from .names import figure, missing
-from .totals import split_repeated
+from .totals import steps_of
 
 Found = dict[str, Measurement]
 
@@ -25,9 +25,9 @@ def wall_seconds(record: RunRecord) -> float:
     return max(record.header.wall_s or 0.0, fsum(span.seconds for span in record.spans))
 
 
-def of_learning(steps: Sequence[Step], evaluations: Sequence[Evaluation]) -> Found:
+def of_learning(record: RunRecord) -> Found:
     """First and last loss, largest gradient norm, and perplexity on held-out data."""
-    stand, _ = split_repeated(steps)
+    stand, _ = steps_of(record)
     found: Found = {}
     if stand:
         first, last = stand[0], stand[-1]
@@ -48,7 +48,7 @@ def of_learning(steps: Sequence[Step], evaluations: Sequence[Evaluation]) -> Fou
     else:
         names = ("loss_first", "loss_last", "grad_norm_max")
         found |= {name: missing(name, "the run did no training step") for name in names}
-    return found | {"loss_scale": _loss_scale(stand)} | _perplexity(evaluations)
+    return found | {"loss_scale": _loss_scale(stand)} | _perplexity(record.evaluations)
 
 
 def _loss_scale(steps: Sequence[Step]) -> Measurement:

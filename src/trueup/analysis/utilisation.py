@@ -11,7 +11,7 @@ from trueup.schema import Measurement, ModelDims, RunRecord
 from . import flops
 from .names import figure, missing
 from .steady import steps_inside
-from .totals import Totals, totals, world_size
+from .totals import Totals, steps_of, totals, totals_of, world_size
 from .work import NO_STEPS, no_steady
 
 Found = dict[str, Measurement]
@@ -44,12 +44,12 @@ def of_flops(record: RunRecord, steady: Mapping[str, Any], ceiling: Measurement)
     dims = record.header.model
     if dims is None or not record.steps:
         return {name: missing(name, NO_DIMS if dims is None else NO_STEPS) for name in _NAMES}
-    sums = totals(record.steps)
+    sums = totals_of(record)
     found = _flop_counts(dims, sums, len(record.steps))
     found["recompute_share"] = _recompute_share(record, dims, sums, found)
-    inside = totals(steps_inside(record.steps, steady))
+    inside = totals(steps_inside(steps_of(record)[0], steady))
     useful, processed = found["useful_model_flop"].value, found["processed_model_flop"].value
-    seconds = totals(record.steps).training_s
+    seconds = sums.training_s
     ranks = world_size(record)
     found["mfu_useful"] = _mfu("mfu_useful", useful, seconds, ceiling, ranks)
     found["mfu_processed"] = _mfu("mfu_processed", processed, seconds, ceiling, ranks)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from math import fsum
 from typing import Any
 
-from trueup.schema import Measurement, Step
+from trueup.schema import Measurement, RunRecord, Step
 
 from . import statistics
 from .names import figure, missing
 from .steady import steps_inside, unlabelled
-from .totals import seconds_of, split_repeated, totals
+from .totals import seconds_of, steps_of, totals, totals_of
 
 Found = dict[str, Measurement]
 
@@ -19,9 +19,9 @@ NO_STEPS = "the run did no training step"
 _TRAINING_S = "step, data wait and communication seconds of the whole training part"
 
 
-def of_tokens(steps: Sequence[Step], steady: Mapping[str, Any]) -> Found:
+def of_tokens(record: RunRecord, steady: Mapping[str, Any]) -> Found:
     """Token counts, rates over the training part, and the steady rate with its interval."""
-    sums = totals(steps)
+    steps, sums = record.steps, totals_of(record)
     counts = {
         "useful": (sums.useful_tokens, sums.useful_tokens),
         "supervised": (sums.supervised_tokens, sums.supervised_tokens),
@@ -43,7 +43,7 @@ def of_tokens(steps: Sequence[Step], steady: Mapping[str, Any]) -> Found:
             )
         else:
             found[rate] = missing(rate, NO_STEPS)
-    found["useful_tokens_per_s_steady"] = _steady_rate(steps, steady)
+    found["useful_tokens_per_s_steady"] = _steady_rate(steps_of(record)[0], steady)
     share = sums.padding_share
     found["padding_share"] = (
         missing("padding_share", "no token was processed, or more useful ones than processed")
@@ -82,9 +82,10 @@ def no_steady(steady: Mapping[str, Any]) -> str:
     return f"{steady['verdict']}: {steady['reason']}"
 
 
-def of_step_times(steps: Sequence[Step], steady: Mapping[str, Any]) -> Found:
+def of_step_times(record: RunRecord, steady: Mapping[str, Any]) -> Found:
     """Percentiles over all steps, jitter, time to steady state, and where training seconds went."""
-    stand, lost = split_repeated(steps)
+    steps = record.steps
+    stand, lost = steps_of(record)
     found: Found = {
         "steps_count": figure("steps_count", len(stand), "measured", "counted", n=len(steps)),
         "skipped_steps_count": figure(
