@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trueup.recipe.models import PrecisionSection
 from trueup.recipe.survival import DivergenceSection, FailureSection
@@ -55,7 +57,7 @@ def events_of(session: Session, kind: str) -> list[Event]:
 
 def policy(session: Session, **changes: Any) -> Recovery:
     section = FailureSection.model_validate(changes)
-    return Recovery(section, LossScaler(session.recipe.precision, session.precision.policy))
+    return Recovery(section, LossScaler(session.recipe.precision))
 
 
 def no_number_in(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
@@ -347,7 +349,7 @@ def test_memory_that_runs_out_in_the_update_is_not_tried_again(
 
 def verdicts(losses: Sequence[float], **section: Any) -> list[bool]:
     divergence = Divergence(DivergenceSection.model_validate(section))
-    return [divergence.look(loss) for loss in losses]
+    return [divergence.look(loss, step) for step, loss in enumerate(losses, start=1)]
 
 
 LEVEL = [2.0] * FEWEST
@@ -361,7 +363,8 @@ LEVEL = [2.0] * FEWEST
         ([7.0] * 4 + [2.0] + [7.0] * 4, None),
         ([7.0, 7.0, 2.0] * 5, None),
         ([5.9] * 20, None),
-        ([7.0, math.nan, 7.0, 7.0, math.inf, 7.0, 7.0], 6),  # what is no number is the watch's
+        ([7.0, math.nan, 7.0, 7.0, math.inf], 4),  # left out: it counts in a row that has begun,
+        ([math.nan] * 4 + [7.0] * 5, 8),  # and begins none
     ],
 )
 def test_divergence_is_so_many_losses_in_a_row(losses: list[float], expected: int | None) -> None:
@@ -378,12 +381,12 @@ def test_the_verdict_does_not_depend_on_a_resume_in_between() -> None:
     losses = [*LEVEL, *[2.5] * 60, *[9.0] * 7]
     whole = Divergence(DivergenceSection())
     pieces = Divergence(DivergenceSection())
-    for loss in losses:
-        expected = whole.look(loss)
+    for step, loss in enumerate(losses, start=1):
+        expected = whole.look(loss, step)
         state = json.loads(json.dumps(pieces.state()))
         pieces = Divergence(DivergenceSection())
         pieces.restore(state)
-        assert pieces.look(loss) == expected
+        assert pieces.look(loss, step) == expected
     assert pieces.state() == whole.state()
 
 
@@ -415,7 +418,16 @@ def test_a_divergence_is_an_event_and_what_the_policy_says(open_tiny: Any, actio
         assert raised[0].before == len(LEVEL) + 1, "a checkpoint made while it diverged is no good"
 
 
-def test_a_skipped_step_is_not_looked_at(open_tiny: Any) -> None:
+@given(st.lists(st.sampled_from([2.0, 9.0, math.nan]), max_size=60), st.integers(1, 8))
+def test_a_divergence_spans_no_more_steps_than_one_is_seen_after(losses: list[float], steps: int) -> None:
+    """Those left out with it: a checkpoint from before it is kept for so many steps, and no longer."""
+    divergence = Divergence(DivergenceSection(steps=steps))
+    for step, loss in enumerate([*LEVEL, *losses], start=1):
+        if divergence.look(loss, step):
+            assert step - divergence.since + 1 <= steps
+
+
+def test_a_skipped_step_begins_no_divergence(open_tiny: Any) -> None:
     session = open_tiny()
     recovery = Recovery.of(session)
     (result,) = take_steps(session, recovery, 1)
@@ -425,8 +437,8 @@ def test_a_skipped_step_is_not_looked_at(open_tiny: Any) -> None:
 
 
 def test_a_scaler_of_another_kind_is_taken_as_it_is() -> None:
-    recovery = Recovery(FailureSection(), LossScaler(PrecisionSection(loss_scale="dynamic"), "fp32"))
+    recovery = Recovery(FailureSection(), LossScaler(PrecisionSection(loss_scale="dynamic")))
     recovery.scaler.bad_step()
-    other = Recovery(FailureSection(), LossScaler(PrecisionSection(loss_scale="dynamic"), "fp32"))
+    other = Recovery(FailureSection(), LossScaler(PrecisionSection(loss_scale="dynamic")))
     other.restore(json.loads(json.dumps(recovery.state())))
     assert other.scaler.scale == 32768.0

@@ -22,9 +22,8 @@ POLICIES = ("fp32", "bf16", "bf16-master", "autocast")
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_policy_scales_without_being_asked(policy: Any) -> None:
-    scaler = LossScaler(PrecisionSection(policy=policy), policy)
+    scaler = LossScaler(PrecisionSection(policy=policy))
     assert scaler.scale == 1.0
-    assert "the recipe asks for none" in scaler.reason
     assert not scaler.bad_step()
     for _ in range(1000):
         scaler.good_step()
@@ -32,14 +31,14 @@ def test_no_policy_scales_without_being_asked(policy: Any) -> None:
 
 
 def test_a_static_scale_never_moves_and_takes_no_blame() -> None:
-    scaler = LossScaler(PrecisionSection(loss_scale="static", scale=1024, scale_window=1), "fp32")
+    scaler = LossScaler(PrecisionSection(loss_scale="static", scale=1024, scale_window=1))
     scaler.good_step()
     assert not scaler.bad_step()
     assert scaler.scale == 1024
 
 
 def test_a_dynamic_scale_doubles_after_its_window_and_halves_after_a_bad_step() -> None:
-    scaler = LossScaler(PrecisionSection(loss_scale="dynamic", scale=4, scale_window=3), "bf16")
+    scaler = LossScaler(PrecisionSection(loss_scale="dynamic", scale=4, scale_window=3))
     seen = []
     for good in (1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0):
         blamed = None
@@ -60,11 +59,11 @@ def test_a_dynamic_scale_stays_a_power_of_two_in_bounds_and_goes_on_from_its_sta
     steps: list[bool], exponent: int, window: int, cut: int
 ) -> None:
     section = PrecisionSection(loss_scale="dynamic", scale=2.0**exponent, scale_window=window)
-    whole, resumed = LossScaler(section, "bf16"), LossScaler(section, "bf16")
+    whole, resumed = LossScaler(section), LossScaler(section)
     for number, good in enumerate(steps):
         if number == cut:
             state = json.loads(json.dumps(resumed.state()))
-            resumed = LossScaler(section, "bf16")
+            resumed = LossScaler(section)
             resumed.restore(state)
         before = whole.scale
         for scaler in (whole, resumed):
@@ -80,15 +79,15 @@ def test_a_dynamic_scale_stays_a_power_of_two_in_bounds_and_goes_on_from_its_sta
 
 
 def test_a_scale_from_the_recipe_may_be_above_what_growing_reaches() -> None:
-    scaler = LossScaler(PrecisionSection(loss_scale="dynamic", scale=2.0**70, scale_window=1), "fp32")
+    scaler = LossScaler(PrecisionSection(loss_scale="dynamic", scale=2.0**70, scale_window=1))
     scaler.good_step()
     assert scaler.scale == 2.0**70
 
 
 @pytest.mark.parametrize("mode", ["off", "static"])
 def test_another_kind_of_scaling_has_its_own_way_after_a_resume(mode: Any) -> None:
-    dynamic = LossScaler(PrecisionSection(loss_scale="dynamic", scale=8), "fp32")
-    scaler = LossScaler(PrecisionSection(loss_scale=mode, scale=2), "fp32")
+    dynamic = LossScaler(PrecisionSection(loss_scale="dynamic", scale=8))
+    scaler = LossScaler(PrecisionSection(loss_scale=mode, scale=2))
     own = scaler.scale
     scaler.restore(dynamic.state())
     assert scaler.scale == own
@@ -105,7 +104,7 @@ def test_another_kind_of_scaling_has_its_own_way_after_a_resume(mode: Any) -> No
     ],
 )
 def test_a_damaged_state_is_refused(state: dict[str, Any]) -> None:
-    scaler = LossScaler(PrecisionSection(loss_scale="dynamic"), "fp32")
+    scaler = LossScaler(PrecisionSection(loss_scale="dynamic"))
     with pytest.raises(InputError, match="another checkpoint"):
         scaler.restore(state)
 
@@ -122,7 +121,7 @@ def test_a_power_of_two_changes_no_bit_of_an_fp32_training(open_tiny: Any, metho
     for scale in (1.0, 2.0**16):
         session = open_tiny(f"tune.method={method}", "train.tokens_per_step=192")
         section = PrecisionSection(loss_scale="static", scale=scale)
-        scaler = LossScaler(section, "fp32")
+        scaler = LossScaler(section)
         steps = [train_step(session, gather(session, planned), 1e-3, scaler) for planned in session.epoch(0)]
         assert {step.loss_scale for step in steps} == {scale}
         losses = [(step.loss, step.grad_norm) for step in steps]

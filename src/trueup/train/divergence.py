@@ -26,8 +26,9 @@ class DivergedError(TrueupError):
 
 
 class Divergence:
-    """Looks at every loss of a step that was applied. Losses far above the median are not taken into it until
-    they have been judged."""
+    """Looks at the loss of every step. Losses far above the median are not taken into it until they have been
+    judged. A step that was left out counts in a row that has begun, and neither begins nor ends one: a row is
+    never longer than its steps, and a checkpoint from before it is still there."""
 
     def __init__(self, section: DivergenceSection) -> None:
         self._section = section
@@ -37,10 +38,11 @@ class Divergence:
         self.losses: tuple[float, ...] = ()  # of the last verdict
         self.since = 0  # step of the first of them
 
-    def look(self, loss: float, step: int = 0) -> bool:
-        """Whether the loss of this step makes it a divergence: so many in a row above factor x median."""
+    def look(self, loss: float, step: int) -> bool:
+        """Whether this step makes it a divergence: so many in a row above factor x median. The loss of a step
+        that was left out is given as NaN."""
         if not math.isfinite(loss):
-            return False
+            return bool(self._above) and self._judged(step)
         if not self._is_far(loss):
             self._losses.extend([*self._above, loss])
             self._above = []
@@ -48,7 +50,10 @@ class Divergence:
         if not self._above:
             self.since = step
         self._above.append(loss)
-        if len(self._above) < self._section.steps:
+        return self._judged(step)
+
+    def _judged(self, step: int) -> bool:
+        if step - self.since + 1 < self._section.steps:
             return False
         self.losses = tuple(self._above)
         self._losses.extend(self._above)

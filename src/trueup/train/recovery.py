@@ -7,6 +7,7 @@ of them know, or from what the leading one decided.
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,7 +48,7 @@ class Recovery:
     @classmethod
     def of(cls, session: Session) -> Recovery:
         recipe = session.recipe
-        return cls(recipe.failure, LossScaler(recipe.precision, session.precision.policy))
+        return cls(recipe.failure, LossScaler(recipe.precision))
 
     def gather(self, session: Session, planned: Sequence[PlannedBatch]) -> GlobalBatch:
         """The global batch, in micro-batches no larger than memory has been found to hold."""
@@ -80,12 +81,14 @@ class Recovery:
     def look(self, session: Session, result: StepResult, lr: float, *, step: int) -> None:
         """Look at the loss of a recorded step. Raises DivergedError or RollBack where it diverged and the
         policy says so."""
-        if result.skipped or not session.world.agree(self.divergence.look(result.loss, step)):
-            return
         section, found = self._section.divergence, self.divergence
+        if not session.world.agree(found.look(math.nan if result.skipped else result.loss, step)):
+            return
+        left_out = section.steps - len(found.losses)
         message = (
             f"the loss was above {section.factor:g} times its running median of {found.median:.4g} for "
-            f"{section.steps} steps in a row, to step {step}, and is {result.loss:.4g}"
+            f"{section.steps} steps in a row, to step {step}, and at last {found.losses[-1]:.4g}"
+            + (f" ({left_out} of them left out)" if left_out else "")
         )
         facts: dict[str, Any] = {"median": found.median, "losses": list(found.losses)}
         session.timeline.event("divergence", message, step=step, lr=lr, action=section.action, **facts)

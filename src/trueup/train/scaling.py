@@ -20,22 +20,11 @@ class LossScaler:
     """The scale of the next step and, where it is dynamic, its history. One that is a power of two changes no
     bit of an fp32 result, as long as nothing overflows."""
 
-    def __init__(self, section: PrecisionSection, policy: str) -> None:
-        """`policy`: the precision's own, as chosen; it decides nothing, see above."""
+    def __init__(self, section: PrecisionSection) -> None:
         self._mode = section.loss_scale
         self._window = section.scale_window
-        self._policy = policy
         self._good = 0  # steps in a row since the scale last changed
         self.scale: float = 1.0 if self._mode == "off" else section.scale
-
-    @property
-    def reason(self) -> str:
-        """Why this scale, for the record."""
-        if self._mode == "off":
-            return f"no loss scaling: the recipe asks for none, and {self._policy} has fp32's range"
-        if self._mode == "static":
-            return "asked for by the recipe"
-        return f"asked for by the recipe: doubled after {self._window} good steps, halved after a bad one"
 
     def good_step(self) -> None:
         """The update was applied."""
@@ -76,3 +65,6 @@ class LossScaler:
             )
         if mode == self._mode == "dynamic":
             self.scale, self._good = scale, good
+
+
+NOT_SCALED = LossScaler(PrecisionSection(loss_scale="off"))

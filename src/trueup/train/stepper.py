@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from trueup.data import MicroBatch, PlannedBatch, TokenCounts, assemble, count_tokens
 from trueup.schema import Shape, SpanName, TrueupError
 
 from .failure import NoMemoryError, is_out_of_memory
+from .scaling import NOT_SCALED, LossScaler
 from .session import Session
 
 if TYPE_CHECKING:
@@ -30,18 +31,6 @@ class NonFiniteError(TrueupError):
     def __init__(self, message: str, result: StepResult | None = None) -> None:
         super().__init__(message)
         self.result = result
-
-
-class Scaler(Protocol):
-    """The factor on the loss before the backward pass."""
-
-    @property
-    def scale(self) -> float: ...
-
-    def good_step(self) -> None: ...
-
-    def bad_step(self) -> bool:
-        """Gradients were not finite: whether a smaller scale is to be tried, and the step only left out."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +67,9 @@ def gather(session: Session, planned: Sequence[PlannedBatch]) -> GlobalBatch:
     return GlobalBatch(counts, own, len(planned), largest.shape)
 
 
-def train_step(session: Session, batch: GlobalBatch, lr: float, scaler: Scaler | None = None) -> StepResult:
+def train_step(
+    session: Session, batch: GlobalBatch, lr: float, scaler: LossScaler = NOT_SCALED
+) -> StepResult:
     """Forward and backward over the micro-batches, gradients summed over ranks, clipped, applied.
 
     Raises NonFiniteError where loss or gradient is not finite and no smaller loss scale is to be tried, and
@@ -87,7 +78,7 @@ def train_step(session: Session, batch: GlobalBatch, lr: float, scaler: Scaler |
     """
     import torch
 
-    scale = 1.0 if scaler is None else scaler.scale
+    scale = scaler.scale
     try:
         loss_sum, refused = _accumulated(session, batch, scale)
         parameters = [parameter for _, parameter in session.model.trainable]
@@ -107,7 +98,7 @@ def train_step(session: Session, batch: GlobalBatch, lr: float, scaler: Scaler |
         if session.world.agree(not (math.isfinite(loss) and math.isfinite(norm))):
             result = StepResult(loss, norm, batch, communication_s, skipped=True, loss_scale=scale)
             # No scale of the loss mends a loss that is no number before it.
-            if scaler is None or not math.isfinite(loss) or not scaler.bad_step():
+            if not math.isfinite(loss) or not scaler.bad_step():
                 raise NonFiniteError(_not_applied(loss, norm, lr), result)
             return result
         for group in session.optimizer.param_groups:
@@ -115,8 +106,7 @@ def train_step(session: Session, batch: GlobalBatch, lr: float, scaler: Scaler |
         session.optimizer.step()
     finally:
         session.optimizer.zero_grad(set_to_none=True)
-    if scaler is not None:
-        scaler.good_step()
+    scaler.good_step()
     return StepResult(loss, norm, batch, communication_s, loss_scale=scale)
 
 
