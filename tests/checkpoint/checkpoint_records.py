@@ -11,38 +11,9 @@ from typing import Any
 
 import torch
 
+from kept_checkpoints import ORIGIN
 from trueup.checkpoint.folder import load_tensors, write_checkpoint
-from trueup.checkpoint.manifest import Origin
 from trueup.checkpoint.snapshot import Snapshot
-from trueup.schema import ShapePlan
-
-ORIGIN = Origin(
-    run="7f3a91c2",
-    name="demo",
-    started_at="2026-11-29T10:15:30+00:00",
-    trueup_version="0.1.0",
-    recipe={"name": "demo", "train": {"lr": 1e-4}},
-    recipe_digest="0b5c",
-    choices={"device": {"value": "cpu", "reason": "no accelerator was found"}},
-    shape_plan=ShapePlan(
-        strategy="pack",
-        compile="none",
-        static=True,
-        full=((1, 96),),
-        training=((1, 96),),
-        evaluation=((1, 96),),
-        tokens_per_microbatch=96,
-        micro_batches_per_step=2,
-        steps_per_epoch=10,
-        padding_share=0.1,
-        head_padding_share=0.0,
-        compile_s=None,
-        total_s=None,
-        data="d1",
-        reason="a test",
-    ),
-    data_digest="d1",
-)
 
 
 def tensors(value: float = 1.0, numbers: int = 6) -> dict[str, dict[str, torch.Tensor]]:

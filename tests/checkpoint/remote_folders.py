@@ -5,42 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from kept_checkpoints import ORIGIN
 from trueup.checkpoint.folder import write_checkpoint
-from trueup.checkpoint.manifest import Origin
 from trueup.checkpoint.snapshot import Snapshot
-from trueup.schema import ShapePlan
 
 RUN = "20261130-120000-abcd"
 FILES = ("compile/cache.zip", "one.bin", "two.bin")  # and the manifest, in every checkpoint made here
 
-_PLAN = ShapePlan(
-    strategy="pack",
-    compile="none",
-    static=True,
-    full=((1, 8),),
-    training=((1, 8),),
-    evaluation=(),
-    tokens_per_microbatch=8,
-    micro_batches_per_step=1,
-    steps_per_epoch=1,
-    padding_share=0.0,
-    head_padding_share=0.0,
-    compile_s=None,
-    total_s=None,
-    reason="a test",
-    data="digest",
-)
-_ORIGIN = Origin(
-    run=RUN,
-    name="a run",
-    started_at="2026-11-30T12:00:00+00:00",
-    trueup_version="0",
-    recipe={},
-    recipe_digest="digest",
-    choices={},
-    shape_plan=_PLAN,
-    data_digest="digest",
-)
+_ORIGIN = ORIGIN.model_copy(update={"run": RUN})
 
 
 def save(root: Path, step: int, *, best: int | None = None, size: int = 3000, large: int = 0) -> Path:

@@ -23,7 +23,6 @@ from trueup.checkpoint.folder import (
     newest_whole,
     read_manifest,
     remove_checkpoint,
-    restore_record,
     steps,
     verified,
     write_checkpoint,
@@ -89,18 +88,6 @@ def test_a_loss_that_is_no_number_comes_back_as_it_was(root: Path) -> None:
     assert manifest.eval_loss is not None
     assert math.isnan(manifest.eval_loss)
     assert math.isnan(manifest.state["loss"])
-
-
-def test_the_record_is_saved_in_whole_lines_and_comes_back(run: Path, root: Path) -> None:
-    folder = write_checkpoint(root, full_snapshot(run))
-    assert gzip.decompress((folder / "record/steps.jsonl.gz").read_bytes()) == b'{"step": 1}\n{"step": 2}\n'
-    assert (folder / "compile/cache.zip").read_bytes() == b"compiled code"
-    elsewhere = run.parent / "elsewhere"
-    assert restore_record(folder, verified(folder), elsewhere) == ["run.json", "steps.jsonl"]
-    assert (elsewhere / "run.json").read_bytes() == (run / "run.json").read_bytes()
-    (elsewhere / "steps.jsonl").write_text("newer\n")
-    assert restore_record(folder, verified(folder), elsewhere) == []
-    assert (elsewhere / "steps.jsonl").read_text() == "newer\n"
 
 
 def test_long_lines_and_files_without_any_are_cut_at_the_last_newline(run: Path, root: Path) -> None:
@@ -291,16 +278,6 @@ def test_tensors_that_cannot_be_read_name_their_file(root: Path) -> None:
     for stem in ("weights", "absent"):
         with pytest.raises(DamagedCheckpointError, match=stem):
             load_tensors(folder, stem)
-
-
-def test_a_record_that_cannot_be_unpacked_leaves_nothing(run: Path, root: Path) -> None:
-    folder = write_checkpoint(root, full_snapshot(run))
-    file = folder / "record/steps.jsonl.gz"
-    file.write_bytes(file.read_bytes()[:-6])
-    elsewhere = run.parent / "elsewhere"
-    with pytest.raises(DamagedCheckpointError, match=r"steps\.jsonl\.gz is damaged"):
-        restore_record(folder, read_manifest(folder), elsewhere)
-    assert contents(elsewhere).keys() <= {"run.json"}
 
 
 # --- Old and new ------------------------------------------------------------------------------------------

@@ -153,6 +153,25 @@ def test_a_checkpoint_from_another_home(ended: Runs, tmp_path: Path, machine: st
     )
     assert_whole(there)
     assert there.record().header.started_at == ended.record().header.started_at
+    (resumed,) = [event for event in there.record().events if event.kind == "resume"]
+    assert "it was interrupted before" in resumed.message
+
+
+def test_a_run_that_alternates_between_two_homes(tmp_path: Path) -> None:
+    """The first finds the steps of the second in its record when the run comes back."""
+    first, second = Runs(tmp_path / "first"), Runs(tmp_path / "second")
+    assert first.train(trouble={"raise_in": 6}).code == 1
+    done = second.train("--resume", first.checkpoints() / "00000004", trouble={"interrupt_after": 8})
+    assert done.code == 1
+    goes_on(first.train("--resume", second.checkpoints() / "00000008"), first, 8)
+    told, expected = first.told(), undisturbed()
+    assert (told.steps, told.evaluations, told.last) == (
+        expected.steps,
+        expected.evaluations,
+        expected.last,
+    )
+    assert [step.step for step in first.record().steps] == list(range(1, 13))
+    assert_whole(first)
 
 
 def test_an_older_checkpoint_leaves_the_newer_aside(ended: Runs) -> None:
@@ -211,6 +230,15 @@ def test_a_changed_recipe_is_refused_and_permitted(ended: Runs) -> None:
     assert "note: optimizer.lr is now 0.01; it was 0.0005, as allowed" in done.err
     assert ended.record().header.recipe["optimizer"]["lr"] == 0.01
     assert ended.record().steps[-2].lr > 0.0005
+
+
+def test_auto_after_a_change_that_was_allowed(ended: Runs) -> None:
+    """It ended again before its next save: the checkpoint is of the old recipe, the run of the new one."""
+    changed = ("--set", "optimizer.lr=0.01")
+    allowed = ("--resume", "last", "--allow-change", "optimizer.lr")
+    assert ended.train(*changed, *allowed, trouble={"raise_in": 5}).code == 1
+    goes_on(ended.train("--resume", "auto", *changed), ended, 4)
+    assert len(ended.folders) == 1
 
 
 def test_what_does_not_change_the_result_may_change(ended: Runs) -> None:

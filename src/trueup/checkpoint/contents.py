@@ -3,10 +3,11 @@ run's record gzipped below `record/`, attached files as they are. Nothing is pic
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,21 +73,26 @@ def record_files(manifest: CheckpointManifest) -> dict[str, str]:
     return {name: file for name, file in names.items() if name in manifest.files}
 
 
-def unpack(folder: Path, name: str, target: Path) -> None:
-    """A gzipped file of a checkpoint, whole or not at all. Raises StorageError."""
-    try:
+def unpack(saved: Path, target: Path) -> None:
+    """A gzipped file of a checkpoint, whole or not at all. Raises as `unpacking`."""
+    with unpacking(saved, target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            gzip.open(folder / name) as stream,
-            replacing_file(target) as part,
-            part.open("wb") as out,
-        ):
+        with gzip.open(saved) as stream, replacing_file(target) as part, part.open("wb") as out:
             shutil.copyfileobj(stream, out, _CHUNK_BYTES)
+
+
+@contextlib.contextmanager
+def unpacking(saved: Path, target: Path) -> Iterator[None]:
+    """For a block that reads a gzipped file of the record to bring it to `target`. Raises
+    DamagedCheckpointError, StorageError."""
+    try:
+        yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        folder, name = saved.parents[1], f"{RECORD_FOLDER}/{saved.name}"
         raise DamagedCheckpointError(folder, name, f"it cannot be unpacked ({error})") from None
     except OSError as error:
         raise StorageError(
-            f"the run's record could not be brought back from {folder / name} to {target}: "
+            f"the run's record could not be brought back from {saved} to {target}: "
             f"{error.strerror or error}. Make room or make the folder writable, and resume again"
         ) from None
 

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trueup.files.whole import flush, sha256_of
+from trueup.files.whole import flush, flush_names, sha256_of
 from trueup.schema import StorageError
 from trueup.schema.run import CHECKPOINTS_FOLDER
 
-from .contents import DamagedCheckpointError, fill, load_tensors, record_files, unpack
+from .contents import DamagedCheckpointError, fill, load_tensors
 from .manifest import MANIFEST_FILE, CheckpointManifest, FileDigest, sealed, unsealed
 from .snapshot import Snapshot
 
@@ -35,7 +35,7 @@ __all__ = [
     "newest_whole",
     "read_manifest",
     "remove_checkpoint",
-    "restore_record",
+    "step_of",
     "steps",
     "verified",
     "write_checkpoint",
@@ -43,7 +43,7 @@ __all__ = [
 
 INCOMPLETE = ".incomplete"
 REPLACED = ".replaced"
-_NAME = re.compile(r"([0-9]{8,})(\.incomplete|\.replaced)?")
+_NAME = re.compile(r"[0-9]{8,}")
 
 
 def checkpoints_of(run_folder: Path) -> Path:
@@ -53,6 +53,11 @@ def checkpoints_of(run_folder: Path) -> Path:
 
 def folder_name(step: int) -> str:
     return f"{step:08d}"
+
+
+def step_of(name: str) -> int | None:
+    """The step that a folder of this name is of; None for any other name."""
+    return int(name) if _NAME.fullmatch(name) and folder_name(int(name)) == name else None
 
 
 def steps(root: Path) -> list[int]:
@@ -156,17 +161,6 @@ def best_of(root: Path) -> Path | None:
     return None
 
 
-def restore_record(folder: Path, manifest: CheckpointManifest, run_folder: Path) -> list[str]:
-    """Bring the record that was saved into a run folder, made if absent. Files that are there already stay as
-    they are. Returns the names of those brought. Raises StorageError."""
-    brought = []
-    for name, file in sorted(record_files(manifest).items()):
-        if not (run_folder / file).exists():
-            unpack(folder, name, run_folder / file)
-            brought.append(file)
-    return brought
-
-
 def _found(root: Path, step: int) -> Path:
     """The folder of a step's checkpoint, aside where it could not be put back."""
     target = root / folder_name(step)
@@ -211,7 +205,7 @@ def remove_checkpoint(root: Path, step: int) -> None:
     try:
         shutil.rmtree(going, ignore_errors=True)
         (root / folder_name(step)).rename(going)
-        _flush_names(root)
+        flush_names(root)
         shutil.rmtree(going)
     except OSError as error:
         raise StorageError(
@@ -247,7 +241,7 @@ def _put(part: Path, target: Path) -> None:
         if aside.exists():
             aside.rename(target)
         raise
-    _flush_names(target.parent)
+    flush_names(target.parent)
 
 
 def clean_up(root: Path) -> None:
@@ -269,19 +263,13 @@ def _make(root: Path) -> bool:
     if root.is_dir():
         return False
     root.mkdir()
-    _flush_names(root.parent)
+    flush_names(root.parent)
     return True
-
-
-def _flush_names(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # some file systems refuse; the rename is whole all the same
-        flush(folder)
 
 
 def _step_of(name: str) -> int | None:
     """The step in the name of a checkpoint's folder, whole or not; None for any other name."""
-    match = _NAME.fullmatch(name)
-    return int(match[1]) if match and folder_name(int(match[1])) == match[1] else None
+    return step_of(name.removesuffix(INCOMPLETE).removesuffix(REPLACED))
 
 
 @contextlib.contextmanager

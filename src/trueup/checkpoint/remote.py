@@ -14,14 +14,13 @@ from pathlib import Path
 from trueup.files.whole import put_in_place
 from trueup.schema import InputError, StorageError
 
-from .folder import INCOMPLETE, DamagedCheckpointError, folder_name, read_manifest, verified
+from .folder import INCOMPLETE, DamagedCheckpointError, folder_name, read_manifest, step_of, verified
 from .manifest import MANIFEST_FILE, CheckpointManifest, unsealed
 from .remote_files import RemoteFiles, Retry, shown
 from .retention import Retention, Saved
 
 Say = Callable[[str], None]
 
-_STEP = re.compile(r"[0-9]{8,}")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
 
 
@@ -39,7 +38,7 @@ def parse(address: str) -> tuple[str, str, int | None]:
 
     Raises InputError where no run is named."""
     *head, last = address.rstrip("/").split("/")
-    step = _step_of(last) if head else None
+    step = step_of(last) if head else None
     if step is not None:
         *head, last = head
     base = "/".join(head) or ("/" if head else ".")
@@ -90,7 +89,7 @@ class Remote:
         inside: dict[int, set[str]] = {}
         for name in self._files.find(run_id):
             folder, _, file = name.removeprefix(f"{run_id}/").partition("/")
-            if (step := _step_of(folder)) is not None:
+            if (step := step_of(folder)) is not None:
                 inside.setdefault(step, set()).add(file)
         whole = sorted(step for step, files in inside.items() if MANIFEST_FILE in files)
         return whole, sorted(inside.keys() - set(whole))
@@ -231,8 +230,3 @@ def _is_here(target: Path, run_id: str, text: bytes) -> bool:
             "or move it away"
         )
     return True
-
-
-def _step_of(name: str) -> int | None:
-    """The step that a folder's name is of; None for any other name."""
-    return int(name) if _STEP.fullmatch(name) and folder_name(int(name)) == name else None

@@ -220,17 +220,18 @@ def _runs_of(digest: str, home: Home) -> Iterator[tuple[Path, RunHeader]]:
 
 
 def _bring_home(source: Path, manifest: CheckpointManifest, folder: Path, run: Path) -> None:
-    """The checkpoint, and the best one if it lies beside, into the run's folder, with the record if there is
-    none."""
+    """The checkpoint, and the best one if it lies beside, into the run's folder, with the record where there
+    is none or it is an older one."""
     from trueup.checkpoint.carry import copy_checkpoint
-    from trueup.checkpoint.folder import folder_name, restore_record
+    from trueup.checkpoint.folder import folder_name
+    from trueup.checkpoint.record import restore_record
 
     if not (folder.exists() and folder.samefile(source)):
         copy_checkpoint(source, folder.parent)
         best = source.with_name(folder_name(manifest.best_step or manifest.step))
         if best.is_dir() and not (folder.parent / best.name).exists():
             copy_checkpoint(best, folder.parent)
-    restore_record(folder, manifest, run)
+    restore_record(folder, manifest, run, lambda message: say(f"note: {message}"))
 
 
 def _require_ended(run: Path) -> None:

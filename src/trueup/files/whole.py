@@ -33,7 +33,7 @@ def replacing_file(target: Path) -> Iterator[Path]:
         yield part
         flush(part)
         part.replace(target)
-        _flush_names(target.parent)
+        flush_names(target.parent)
     finally:
         with contextlib.suppress(OSError):  # a read-only disk refuses to remove even what is not there
             part.unlink(missing_ok=True)
@@ -57,7 +57,7 @@ def put_in_place(folder: Path, target: Path, *, replace: bool) -> None:
             target.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
     folder.rename(target)
-    _flush_names(target.parent)
+    flush_names(target.parent)
 
 
 def remove_leftovers(target: Path) -> None:
@@ -73,6 +73,12 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def flush_names(folder: Path) -> None:
+    """`flush` a folder after a rename in it, where its file system can."""
+    with contextlib.suppress(OSError):  # some file systems refuse; the rename is whole all the same
+        flush(folder)
 
 
 def prove_writable(folder: Path, size: int = 1) -> None:
@@ -108,8 +114,3 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 def _prefix(target: Path) -> str:
     return f".{target.name[:NAME_CHARACTERS]}.part-"
-
-
-def _flush_names(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # some file systems refuse; the rename is whole all the same
-        flush(folder)
