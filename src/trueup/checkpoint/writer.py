@@ -57,7 +57,8 @@ class CheckpointWriter:
         self._thread.start()
 
     def upload(self, folder: Path) -> None:
-        """Upload a checkpoint that an earlier process wrote, and may have been killed before it was away."""
+        """Upload a checkpoint that is there already, where an earlier process may have been killed before it
+        was away, or the run has gone back to it."""
         if self._uploads is not None:
             self._uploads.offer(folder)
 

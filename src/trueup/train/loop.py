@@ -184,6 +184,7 @@ def _roll_back(loop: Loop, asked: RollBack) -> None:
         loop.recovery.restore(manifest.state["recovery"])
         if session.world.leads:
             leave_later(root, manifest.step)
+            loop.saves.upload(folder)
     tally.lr_factor = factor
     tally.labels.append("after_rollback")
     loop.saves.mark_saved(tally)

@@ -96,6 +96,12 @@ class Saves:
     def in_flight(self) -> bool:
         return self.writer is not None and self.writer.in_flight
 
+    def upload(self, folder: Path) -> None:
+        """Send what the run goes on from, if it is not there yet, and remove there what the run has left:
+        nobody must resume from that."""
+        if self.writer is not None:
+            self.writer.upload(folder)
+
     def wait(self) -> None:
         """Until what was handed over is on disk, or has failed. Uploads may go on: other ranks wait too."""
         if self.writer is not None:

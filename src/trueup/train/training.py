@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from trueup.analysis.totals import steps_of
 from trueup.checkpoint.manifest import CheckpointManifest
 from trueup.schema import RunHeader, SpanName
 from trueup.schema.protocols import Sink
@@ -51,7 +52,9 @@ def train(
             seed_everything(session.recipe.train.seed)  # warming up draws as often as time allows
         else:
             _go_on(loop, resume)
-        return run_loop(loop)
+        ending = run_loop(loop)
+        session.world.close()  # nothing more is done together: the others need not wait for the last uploads
+        return ending
     finally:
         shown.close()
         session.interruption.polite = False
@@ -100,13 +103,13 @@ def _go_on(loop: Loop, resume: Resume) -> None:
                 (session.run_folder / MEASUREMENTS_FILE).unlink()
         loop.recovery.restore(resume.manifest.state["recovery"])
         loop.saves.mark_saved(loop.tally)
-        if loop.saves.writer is not None:
-            loop.saves.writer.upload(resume.folder)
-    last = max((step.step for step in resume.record.steps), default=resume.step)
-    again = f"; steps {resume.step + 1} to {last} are done again" if last > resume.step else ""
+        loop.saves.upload(resume.folder)
+    stood, _ = steps_of(resume.record)
+    last = max((step.step for step in stood), default=resume.step)
+    given_up = f"; steps {resume.step + 1} to {last} no longer count" if last > resume.step else ""
     session.timeline.event(
         "resume",
-        f"goes on after step {resume.step}; it was {before.state} before ({before.reason}){again}",
+        f"goes on after step {resume.step}; it was {before.state} before ({before.reason}){given_up}",
         step=resume.step,
         last_step=last,
         down_s=session.timeline.down_s,

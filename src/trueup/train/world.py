@@ -106,13 +106,15 @@ class World:
         self.sum([0.0])
 
     def close(self, *, failed: bool = False) -> None:
-        """Leave together. After a failure nobody is waited for: the others may never come, and the launcher
-        ends them.
+        """Leave together; nothing if that is done. After a failure nobody is waited for: the others may never
+        come, and the launcher ends them.
         """
         if self.size == 1 or failed:
             return
         import torch.distributed as dist
 
+        if not dist.is_initialized():
+            return
         self.wait_for_all()
         # gloo's own thread still holds the last tensor and needs the interpreter's lock to let go of it. If
         # the interpreter is ending by then, the process aborts ("terminate called without an active
