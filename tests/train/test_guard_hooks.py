@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -186,11 +187,21 @@ def metadata(notices: list[tuple[int, str]], tokens: list[str]) -> Answer:
     return answer
 
 
+@contextmanager
+def watching(server: Server) -> Iterator[SpotWatch]:
+    spot = SpotWatch(("127.0.0.1", server.port), every_s=0.01)
+    spot.start()
+    try:
+        yield spot
+    finally:
+        spot.close()
+
+
 def test_the_notice_ends_the_run_saved(server: Server, tmp_path: Path) -> None:
     tokens: list[str] = []
     gone = (200, '{"action": "terminate", "time": "2026-11-30T08:22:00Z"}')
     server.answer = metadata([(404, "no"), (404, "no"), (401, ""), gone], tokens)
-    with SpotWatch(("127.0.0.1", server.port), every_s=0.01) as spot:
+    with watching(server) as spot:
         guard = Guard(
             GuardSection(),
             timeline=Timeline(MemorySink(), process_origin()[0]),
@@ -212,14 +223,14 @@ def test_the_notice_ends_the_run_saved(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize("answer", [(404, ""), (500, ""), (200, "[]"), (200, "not json"), (200, '{"x": 1}')])
 def test_without_a_notice_nothing_is_asked_of_the_run(server: Server, answer: tuple[int, str]) -> None:
     server.answer = metadata([answer], [])
-    with SpotWatch(("127.0.0.1", server.port), every_s=0.01) as spot:
+    with watching(server) as spot:
         wait_for(lambda: len(server.seen) >= 2)
         assert spot.taken() == ()
 
 
 def test_nobody_there_is_no_notice(server: Server) -> None:
     server.close()
-    with SpotWatch(("127.0.0.1", server.port), every_s=0.01) as spot:
+    with watching(server) as spot:
         time.sleep(0.05)
         assert spot.taken() == ()
 

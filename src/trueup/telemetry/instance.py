@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-ADDRESS = ("169.254.169.254", 80)
+from .metadata_service import ADDRESS, MetadataService
+
 LIMIT_S = 2.0
 DMI = Path("/sys/class/dmi/id")
 # of the identity document; the account number stays out
@@ -32,35 +33,19 @@ def instance(
 
 
 def _ask(address: tuple[str, int], limit_s: float) -> dict[str, Any]:
-    stop = time.monotonic() + limit_s
-    token = _request(
-        address, stop, "PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
-    )
-    header = {"X-aws-ec2-metadata-token": token}
-    document = json.loads(
-        _request(address, stop, "GET", "/latest/dynamic/instance-identity/document", header)
-    )
+    service, stop = MetadataService(address), time.monotonic() + limit_s
+
+    def got(path: str) -> str:
+        status, text = service.get(path, within_s=stop - time.monotonic())
+        if status != http.client.OK:
+            raise ValueError(f"GET {path} answered {status}")
+        return text
+
+    document = json.loads(got("/latest/dynamic/instance-identity/document"))
     facts = {key: document[key] for key in KEEP if document.get(key) is not None}
     # spot or on-demand: it decides which price holds
-    facts["lifeCycle"] = _request(address, stop, "GET", "/latest/meta-data/instance-life-cycle", header)
+    facts["lifeCycle"] = got("/latest/meta-data/instance-life-cycle")
     return facts
-
-
-def _request(address: tuple[str, int], stop: float, method: str, path: str, headers: dict[str, str]) -> str:
-    """One request within what is left of the time. http.client uses no proxy, as this address needs none."""
-    left_s = stop - time.monotonic()
-    if left_s <= 0:
-        raise TimeoutError("out of time")
-    connection = http.client.HTTPConnection(*address, timeout=left_s)
-    try:
-        connection.request(method, path, headers=headers)
-        response = connection.getresponse()
-        text = response.read(1 << 16).decode("utf-8", "replace")
-        if response.status != 200:
-            raise ValueError(f"{method} {path} answered {response.status}")
-        return text
-    finally:
-        connection.close()
 
 
 def _firmware(folder: Path = DMI) -> dict[str, str]:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-import time
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from trueup.analysis.guard_records import Asked
-from trueup.telemetry.instance import ADDRESS
+from trueup.telemetry.metadata_service import ADDRESS, MetadataService
 
 EVERY_S = 5.0
 EVERY_WITHOUT_ANSWER_S = 60.0
 ANSWERS_WITHIN_S = 2.0
-TOKEN_LIVES_S = 6 * 3600  # the longest that the service grants
 STOP_WITHIN_S = 1.0
 WHO = "spot"
 MAKER = "Amazon EC2"
@@ -30,15 +27,14 @@ def is_on_ec2(instance: Mapping[str, Any]) -> bool:
 
 
 class SpotWatch:
-    """`with SpotWatch(): ...` asks every 5 s; `taken` gives the order to stop, once, when there is a notice.
+    """Asks every 5 s from `start` to `close`; `taken` gives the order to stop, once, when there is a notice.
 
     While nobody answers it asks once a minute. Nothing is raised, and the run waits for nothing.
     """
 
     def __init__(self, address: tuple[str, int] = ADDRESS, *, every_s: float = EVERY_S) -> None:
-        self._address = address
+        self._service = MetadataService(address)
         self._every_s = every_s
-        self._token: tuple[str, float] | None = None  # and until when it is good
         self._notice: str | None = None
         self._told = False
         self._stop = threading.Event()
@@ -59,15 +55,6 @@ class SpotWatch:
         if self._thread.ident is not None:
             self._thread.join(STOP_WITHIN_S)
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _watch(self) -> None:
         wait_s = 0.0
         while not self._stop.wait(wait_s):
@@ -75,43 +62,20 @@ class SpotWatch:
                 self._notice = self._ask()
                 wait_s = self._every_s
             except (OSError, ValueError, http.client.HTTPException):
-                self._token = None
+                self._service.forget()
                 wait_s = max(self._every_s, EVERY_WITHOUT_ANSWER_S)
             if self._notice is not None:
                 return
 
     def _ask(self) -> str | None:
         """The notice in words, or None while there is none. ValueError where the answer is no answer."""
-        status, text = self._get("/latest/meta-data/spot/instance-action")
-        if status == 401:  # the token is no longer good
-            self._token = None
-            status, text = self._get("/latest/meta-data/spot/instance-action")
-        if status == 404:
+        status, text = self._service.get("/latest/meta-data/spot/instance-action", within_s=ANSWERS_WITHIN_S)
+        if status == http.client.NOT_FOUND:
             return None
-        if status != 200:
+        if status != http.client.OK:
             raise ValueError(f"the metadata service answered {status}")
         document = json.loads(text)
         if not isinstance(document, dict) or "action" not in document:
             raise ValueError("the notice is not what is documented")
         when = f" at {document['time']}" if document.get("time") else ""
         return f"the spot instance is taken back (action {document['action']}{when})"
-
-    def _get(self, path: str) -> tuple[int, str]:
-        if self._token is None or time.monotonic() > self._token[1]:
-            seconds = str(TOKEN_LIVES_S)
-            status, token = self._request(
-                "PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": seconds}
-            )
-            if status != 200:
-                raise ValueError(f"the metadata service answered {status} to the request for a token")
-            self._token = token.strip(), time.monotonic() + TOKEN_LIVES_S / 2
-        return self._request("GET", path, {"X-aws-ec2-metadata-token": self._token[0]})
-
-    def _request(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(*self._address, timeout=ANSWERS_WITHIN_S)
-        try:
-            connection.request(method, path, headers=headers)
-            response = connection.getresponse()
-            return response.status, response.read(1 << 16).decode("utf-8", "replace")
-        finally:
-            connection.close()

@@ -4,18 +4,15 @@ what the loop remembers."""
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trueup.checkpoint.manifest import OPTIMIZER, RANDOM, WEIGHTS
 from trueup.checkpoint.snapshot import copied
-from trueup.schema import InputError
 
-from .randomness import device_generator
+from .randomness import put_back_random, require_same_ranks, take_random
 from .session import Session
-from .world import World
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +61,8 @@ def take(session: Session) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str
         for name, parameter in session.model.trainable
         for key, value in session.optimizer.state.get(parameter, {}).items()
     }
-    return {WEIGHTS: weights, OPTIMIZER: optimizer, RANDOM: _random_tensors(session)}, _random_json()
+    random_tensors, random_json = take_random(session.device, session.world)
+    return {WEIGHTS: weights, OPTIMIZER: optimizer, RANDOM: random_tensors}, random_json
 
 
 def put_back(session: Session, tensors: Tensors, found: Mapping[str, Any]) -> None:
@@ -72,7 +70,7 @@ def put_back(session: Session, tensors: Tensors, found: Mapping[str, Any]) -> No
     are not this model's, or the number of processes is another."""
     from trueup.model.load import put_weights
 
-    _require_same_ranks(session.world, tensors[RANDOM])
+    require_same_ranks(session.world, tensors[RANDOM])
     put_weights(session.model, tensors[WEIGHTS])
     parameters = dict(session.model.trainable)
     session.optimizer.zero_grad(set_to_none=True)
@@ -86,66 +84,8 @@ def put_back(session: Session, tensors: Tensors, found: Mapping[str, Any]) -> No
         if not like_parameter and _fused(session.optimizer):
             kept = kept.to(parameter.device)
         session.optimizer.state[parameter][key] = kept
-    _restore_random(session, tensors[RANDOM], found)
+    put_back_random(session.device, session.world, tensors[RANDOM], found)
 
 
 def _fused(optimizer: torch.optim.Optimizer) -> bool:
     return any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
-
-
-def _random_tensors(session: Session) -> dict[str, torch.Tensor]:
-    """torch's random states, host and device, of every rank."""
-    import torch
-
-    host = torch.get_rng_state()
-    device = device_generator(session.device)
-    own = torch.cat([host, device.get_state()]) if device is not None else host
-    sizes = torch.tensor([len(host), len(own) - len(host)])
-    return {"sizes": sizes, **{f"rank{n}": state for n, state in enumerate(_of_all(session.world, own))}}
-
-
-def _of_all(world: World, own: torch.Tensor) -> list[torch.Tensor]:
-    """Every rank's tensor. They are as long on every rank."""
-    import torch
-    import torch.distributed as dist
-
-    if world.size == 1:
-        return [own.clone()]
-    found = [torch.empty_like(own) for _ in range(world.size)]
-    dist.all_gather(found, own)
-    return found
-
-
-def _require_same_ranks(world: World, tensors: Mapping[str, torch.Tensor]) -> None:
-    ranks = sum(name.startswith("rank") for name in tensors)
-    if ranks != world.size:
-        raise InputError(
-            f"the checkpoint is of {ranks} processes, this run has {world.size}; resume with as many"
-        )
-
-
-def _restore_random(session: Session, tensors: Mapping[str, torch.Tensor], found: Mapping[str, Any]) -> None:
-    import numpy as np
-    import torch
-
-    state = tensors[f"rank{session.world.rank}"]
-    host, device = (int(size) for size in tensors["sizes"])
-    torch.set_rng_state(state[:host].clone())
-    generator = device_generator(session.device)
-    if generator is not None and device:
-        generator.set_state(state[host:].clone())
-    version, internal, gauss = found["python"]
-    random.setstate((version, tuple(internal), gauss))
-    name, keys, position, has_gauss, cached = found["numpy"]
-    np.random.set_state((name, np.asarray(keys, dtype=np.uint32), position, has_gauss, cached))
-
-
-def _random_json() -> dict[str, Any]:
-    import numpy as np
-
-    name, keys, position, has_gauss, cached = np.random.get_state()
-    version, internal, gauss = random.getstate()
-    return {
-        "python": [version, list(internal), gauss],
-        "numpy": [name, np.asarray(keys).tolist(), position, has_gauss, cached],
-    }
