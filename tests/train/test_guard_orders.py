@@ -200,7 +200,7 @@ def test_ranks_get_the_leaders_orders() -> None:
             return True
 
         def from_leader(self, text: str) -> str:
-            return '{"checkpoint": true, "pause": false, "stop": "too hot", "why": ""}'
+            return '{"checkpoint": true, "pause": false, "stop": "too hot"}'
 
     assert agreed(NOTHING, Second(rank=1, size=2)) == given
     assert agreed(given, World()) is given
@@ -303,8 +303,8 @@ def test_orders_by_hand_need_no_rules(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     assert bench.step() == NOTHING
     put(tmp_path, "checkpoint-now")
-    why = "a checkpoint was asked for: by hand, checkpoint-now"
-    assert bench.step() == Orders(checkpoint=True, why=why)
+    assert bench.step() == Orders(checkpoint=True)
+    assert bench.sink.events[-1].message == "a checkpoint was asked for: by hand, checkpoint-now"
     put(tmp_path, "control/pause")
     orders = bench.step()
     assert (orders.pause, orders.checkpoint) == (True, True)

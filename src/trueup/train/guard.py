@@ -192,7 +192,6 @@ class Guard:
             checkpoint="checkpoint" in kinds or begun or stop is not None,
             pause=self._state.pause is not None,
             stop=stop,
-            why="; ".join(action.message for action in actions if action.kind != "warn"),
         )
 
     def _carry_out(self, action: Action, checkpoint_in_flight: bool) -> None:

@@ -15,7 +15,6 @@ class Orders:
     checkpoint: bool = False
     pause: bool = False
     stop: str | None = None
-    why: str = ""
 
 
 NOTHING = Orders()
