@@ -8,6 +8,7 @@ Within an origin a row holds until the next of its key begins, so a bill made fo
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -32,6 +33,13 @@ class Held(NamedTuple):
     origin: Origin
 
 
+class _History(NamedTuple):
+    """The rows of one price in order of time, and when each begins."""
+
+    rows: Sequence[PriceRow]
+    starts: Sequence[datetime]
+
+
 class PriceBook:
     """Raises InputError where rows of one origin give two prices for one time, or a key's two currencies."""
 
@@ -44,12 +52,18 @@ class PriceBook:
     ) -> None:
         given: dict[Origin, Iterable[PriceRow]] = {"own": own, "collected": collected, "published": published}
         self._histories = {origin: _histories(rows) for origin, rows in given.items()}
+        # The same by instance and model, one mapping an origin: a spot history may be thousands of rows long.
+        self._by_instance: dict[tuple[str, RowModel], list[dict[_Key, _History]]] = {}
+        for number, histories in enumerate(self._histories.values()):
+            for key, history in histories.items():
+                mine = self._by_instance.setdefault((key[0], key[3]), [{} for _ in given])
+                mine[number][key] = history
 
     def rows(self) -> Iterator[Held]:
         """Every row, the origins in their order, each price's history in order of time."""
         for origin, histories in self._histories.items():
             for key in sorted(histories, key=_sortable):
-                for row in histories[key]:
+                for row in histories[key].rows:
                     yield Held(row, origin)
 
     def in_force(self, on: date) -> Iterator[Held]:
@@ -57,14 +71,14 @@ class PriceBook:
         keys = {key for histories in self._histories.values() for key in histories}
         for key in sorted(keys, key=_sortable):
             for origin, histories in self._histories.items():
-                row = _holding(histories.get(key, ()), on)
+                row = _holding(histories.get(key), on)
                 if row is not None:
                     yield Held(row, origin)
                     break
 
     def instance_names(self) -> set[str]:
         """What the catalog knows, and what has a price here."""
-        return {*instances(), *(held.row.instance for held in self.rows())}
+        return {*instances(), *(name for name, _ in self._by_instance)}
 
     def known_instance(self, name: str) -> str:
         """The name as it is written here. InputError, with the near ones, for one that is not known."""
@@ -89,13 +103,11 @@ class PriceBook:
         priced. InputError where nothing is known, or where more than one region or zone answers.
         """
         name, wanted = self.known_instance(instance), row_model(model)
-        rows = [held.row for held in self.rows() if (held.row.instance, held.row.model) == (name, wanted)]
+        mine = self._by_instance.get((name, wanted), [{}])
+        rows = [row for histories in mine for history in histories.values() for row in history.rows]
         if region is None and zone is not None:
             region = _region_of(zone, rows)
-        own, *others = (
-            {key: row for key, row in _all_holding(histories, on) if (key[0], key[3]) == (name, wanted)}
-            for histories in self._histories.values()
-        )
+        own, *others = (dict(_all_holding(histories, on)) for histories in mine)
         attempts = [(held, region) for held in (own, *others)]
         if region is None:
             attempts[1:] = [(held, place) for place in (DEFAULT_REGION, None) for held in others]
@@ -110,8 +122,8 @@ class PriceBook:
     ) -> tuple[PriceRow, ...]:
         """The whole history of the spot price that `find` answers with, in order of time."""
         key = self.find(instance, "spot", region=region, zone=zone, on=on).key
-        rows = next(h[key] for h in self._histories.values() if key in h and _holding(h[key], on) is not None)
-        return tuple(row for row in rows if row.amount_per_hour is not None)
+        history = next(h[key] for h in self._histories.values() if _holding(h.get(key), on) is not None)
+        return tuple(row for row in history.rows if row.amount_per_hour is not None)
 
 
 def row_model(name: str) -> RowModel:
@@ -140,7 +152,7 @@ def covers(region: str, asked: str) -> bool:
     return region == asked or (region == US_REGIONS and asked.startswith(("us-east-", "us-west-")))
 
 
-def _histories(rows: Iterable[PriceRow]) -> Mapping[_Key, Sequence[PriceRow]]:
+def _histories(rows: Iterable[PriceRow]) -> Mapping[_Key, _History]:
     by_key: dict[_Key, dict[datetime, PriceRow]] = defaultdict(dict)
     for row in rows:
         start = row.start or _BEGINNING
@@ -148,10 +160,12 @@ def _histories(rows: Iterable[PriceRow]) -> Mapping[_Key, Sequence[PriceRow]]:
         if there is not None:
             row = _same_price(there, row)
         by_key[row.key][start] = row
-    histories = {key: [by_start[start] for start in sorted(by_start)] for key, by_start in by_key.items()}
-    for history in histories.values():
-        longest = history[0]
-        for row in history[1:]:
+    histories = {}
+    for key, by_start in by_key.items():
+        starts = sorted(by_start)
+        histories[key] = history = _History([by_start[start] for start in starts], starts)
+        longest = history.rows[0]
+        for row in history.rows[1:]:
             _must_not_overlap(longest, row)
             longest = max(longest, row, key=_held_to)
     return histories
@@ -198,22 +212,19 @@ def _named(row: PriceRow) -> str:
     return f"{row.instance} {row.model.replace('_', '-')} in {row.zone or row.region}"
 
 
-def _holding(history: Sequence[PriceRow], on: date | None) -> PriceRow | None:
+def _holding(history: _History | None, on: date | None) -> PriceRow | None:
     """The row in force at the end of a day; without one the newest."""
-    if on is None:
-        return history[-1] if history else None
-    day_s = datetime(on.year, on.month, on.day, tzinfo=UTC)
-    day_over = day_s + timedelta(days=1)
-    begun = [row for row in history if (row.start or _BEGINNING) < day_over]
-    if not begun:
+    if history is None or on is None:
+        return history.rows[-1] if history else None
+    day = datetime(on.year, on.month, on.day, tzinfo=UTC)
+    begun = bisect_left(history.starts, day + timedelta(days=1))
+    if begun == 0:
         return None
-    newest = begun[-1]
-    return newest if newest.end is None or newest.end > day_s else None
+    newest = history.rows[begun - 1]
+    return newest if newest.end is None or newest.end > day else None
 
 
-def _all_holding(
-    histories: Mapping[_Key, Sequence[PriceRow]], on: date | None
-) -> Iterator[tuple[_Key, PriceRow]]:
+def _all_holding(histories: Mapping[_Key, _History], on: date | None) -> Iterator[tuple[_Key, PriceRow]]:
     for key, history in histories.items():
         row = _holding(history, on)
         if row is not None:
