@@ -44,6 +44,13 @@ def test_a_large_gap_is_told_as_a_factor(says: str, words: str) -> None:
     assert words in one({"says": says, "from": "a"}, a="2").reason
 
 
+def test_the_gap_between_percentages_is_told_in_points() -> None:
+    claim = one({"says": "78%", "from": "a"}, a="exactly 0.70")
+    assert "8 points more" in claim.reason
+    assert claim.gap is not None
+    assert claim.gap.value == pytest.approx(0.78 / 0.70 - 1)
+
+
 def test_what_was_recomputed_is_derived_and_in_the_unit_of_what_was_said() -> None:
     recomputed = one(
         {"says": "$1.50 per million tokens", "from": "p / r"}, p="$54.00/h", r="10 ktokens/s"
@@ -52,6 +59,24 @@ def test_what_was_recomputed_is_derived_and_in_the_unit_of_what_was_said() -> No
     assert (recomputed.unit, recomputed.kind) == ("$ per million tokens", "derived")
     assert recomputed.value == pytest.approx(1.5)
     assert recomputed.ci_method == "range of rounding, no confidence interval"
+
+
+def test_the_sources_of_the_figures_go_with_the_verdict() -> None:
+    claim = one(
+        {"says": "3 s", "from": "a * b"},
+        a={"value": "3 s", "source": "page 2"},
+        b="1",
+        c={"value": "1", "source": "x"},
+    )
+    assert claim.sources == ("a: page 2",)
+
+
+def test_a_formula_over_more_figures_than_an_article_has_is_refused() -> None:
+    figures = {f"x{n}": "1" for n in range(120)} | {
+        f"part{n}": {"formula": " + ".join(f"x{m}" for m in range(n * 40, n * 40 + 40))} for n in range(3)
+    }
+    with pytest.raises(InputError, match="more than 100 figures"):
+        one({"says": "120", "from": "part0 + part1 + part2"}, **figures)
 
 
 def test_a_claim_may_rest_on_what_another_says() -> None:

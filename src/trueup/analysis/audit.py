@@ -7,7 +7,7 @@ wrong one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -54,7 +54,9 @@ def audit_claims(located: LocatedClaims) -> Audit:
     audited = []
     for name, claim in claims.claims.items():
         with _at(located, f"claims.{name}"):
-            audited.append(_audited(name, claim, published.get(name), figures))
+            one = _audited(name, claim, published.get(name), figures)
+            given = _sources(claims, figures.rests_on(claim.formula, claim.check))
+            audited.append(one.model_copy(update={"sources": (*given, *one.sources)}))
     return Audit(title=claims.title, source=claims.source, claims=tuple(audited))
 
 
@@ -87,6 +89,12 @@ def _quantities(located: LocatedClaims) -> tuple[dict[str, Quantity | None], dic
                 if published[name] is None:
                     raise InputError("a claim says something: give the figure as published")
     return published, formulas
+
+
+def _sources(claims: ClaimFile, names: Iterable[str]) -> tuple[str, ...]:
+    """Where the file says that these figures are from."""
+    figures = ((name, claims.figures.get(name)) for name in names)
+    return tuple(f"{name}: {one.source}" for name, one in figures if isinstance(one, Figure) and one.source)
 
 
 @contextmanager
@@ -177,6 +185,9 @@ def _arithmetic(formula: str, said: Quantity, figures: Figures) -> _Found:
     if said.interval.overlaps(result.interval):
         return _Found("follows", words, recomputed)
     gap, gap_words = _gap(said.interval.middle, result.nominal)
+    if said.unit.text == "%":
+        points = said.shown(said.interval.middle - result.nominal)
+        gap_words = f"{four_digits(abs(points))} points {'more' if points > 0 else 'less'}"
     return _Found("does not follow", f"{words}; what is said is {gap_words}", recomputed, gap)
 
 

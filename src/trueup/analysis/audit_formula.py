@@ -34,6 +34,7 @@ from .audit_quantity import Quantity
 from .audit_units import dims_text, no_dimension
 
 DEEPEST = 30  # formulas within formulas
+MOST_FIGURES = 100  # behind one formula; time goes with the square
 HALVINGS = 6
 NARROW = Fraction(1, 50)  # of a range: what its ends may lie too far out, after which halving is no use
 LARGEST = 10**250  # of a result in root units
@@ -95,10 +96,22 @@ class Figures:
         difference = self._tight(Operation("-", left, right), check)
         return sign, self._tight(left, check), self._tight(right, check), difference
 
+    def rests_on(self, formula: str | None, check: str | None) -> tuple[str, ...]:
+        """The published figures that a formula or a comparison rests on, in the order of their mention."""
+        if formula is not None:
+            return self.published_in(parse_formula(formula))
+        if check is not None:
+            return self.published_in(Operation("-", *parse_comparison(check)[1:]))
+        return ()
+
     def published_in(self, expression: Expression) -> tuple[str, ...]:
         """The published figures that it rests on, in the order of their mention."""
         found: dict[str, None] = {}
         self._collect(expression, found, set())
+        if len(found) > MOST_FIGURES:
+            raise InputError(
+                f"a formula that rests on more than {MOST_FIGURES} figures is none of an article's"
+            )
         return tuple(found)
 
     def _collect(self, expression: Expression, found: dict[str, None], done: set[str]) -> None:
