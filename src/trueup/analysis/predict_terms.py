@@ -112,11 +112,11 @@ class ProductTable:
         places = [self._place(side) for side in size]
         total = 0.0
         for corner in product((0, 1), repeat=3):
-            weight = math.prod(
-                part if upper else 1 - part for upper, (_, _, part) in zip(corner, places, strict=True)
-            )
+            weight, node = 1.0, list[int]()
+            for upper, (below, above, part) in zip(corner, places, strict=True):
+                weight *= part if upper else 1 - part
+                node.append(above if upper else below)
             if weight:
-                node = tuple(place[upper] for upper, place in zip(corner, places, strict=True))
                 total += weight * math.log(self._at(node))
         beyond = math.prod(max(1.0, side / self._axis[-1]) for side in size)
         return math.exp(total) * beyond

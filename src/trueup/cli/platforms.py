@@ -134,9 +134,8 @@ def _instance(name: str, recipe: Recipe) -> Platform:
             f"--platform {name}: the catalog has no figures of {what}; run `trueup calibrate` on such a "
             "machine and give the name of what it keeps"
         )
-    price, notes = _own_price(recipe), ()
-    if price is None:
-        price, notes = _price_of(name)
+    own = _own_price(recipe)
+    price, notes = _price_of(name) if own is None else (own, ())
     title = f"{row.name} ({row.chip_count} x {chip.title})"
     return _of_chip(chip, recipe, title=title, ranks=row.chip_count, price=price, notes=notes)
 

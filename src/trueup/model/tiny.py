@@ -38,8 +38,9 @@ def write_tiny(folder: Path, *, tied_head: bool = False, **sizes: int) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    all_sizes: Any = SIZES | sizes
     config = LlamaConfig(
-        **(SIZES | sizes),
+        **all_sizes,
         tie_word_embeddings=tied_head,
         pad_token_id=256,
         bos_token_id=257,

@@ -29,11 +29,10 @@ def planned_work(
     evenly spread. All ranks' micro-batches are in a step."""
     planned = arrangement.epoch(seed, 0, plan.micro_batches_per_step).steps
     count = len(planned) if steps is None else min(steps, len(planned))
-    chosen = np.unique(np.linspace(0, count - 1, min(count, MOST_STEPS)).round().astype(int)) if count else []
+    spread = np.linspace(0, max(0, count - 1), min(count, MOST_STEPS)).round()
+    chosen: list[int] = np.unique(spread.astype(np.int64)).tolist()
     return [
-        tuple(
-            work_of(one, table, chunk_rows=plan.chunk_rows, attention=attention) for one in planned[int(at)]
-        )
+        tuple(work_of(one, table, chunk_rows=plan.chunk_rows, attention=attention) for one in planned[at])
         for at in chosen
     ]
 
