@@ -27,8 +27,8 @@ RECIPE = ROOT / "recipes" / "tiny.yaml"
 STEPS = 40
 LIMIT_S = 1.0
 COMPARED = 100  # runs a side
-# As they are in every copy.
-FILES = ("steps.jsonl", "evaluations.jsonl", "segments.jsonl", "events.jsonl", "samples.jsonl", "heartbeat")
+# As they are in every copy. Readings, which the database does not keep, go to the run that is reported on.
+FILES = ("steps.jsonl", "evaluations.jsonl", "segments.jsonl", "events.jsonl", "heartbeat")
 
 
 def main() -> int:
@@ -125,7 +125,7 @@ def copy_run(
     identity = {"id": folder.name, "name": f"variant-{variant}-{repeat}", "recipe": recipe}
     identity |= {"recipe_digest": f"{variant:064x}", "started_at": started.isoformat()}
     folder.mkdir()
-    for name in FILES:
+    for name in FILES + (("samples.jsonl",) if number == 0 else ()):
         if (source / name).exists():
             shutil.copyfile(source / name, folder / name)
     figures = {

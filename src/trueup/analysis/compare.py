@@ -122,7 +122,7 @@ def compare(
     return Comparison(
         reference=names[0],
         headline=tuple(_headline(names[0], name, findings, figures) for name in names[1:]),
-        rows=tuple(Row(metric=one.name, label=one.label, better=one.better) for one in rows),
+        rows=tuple(_row(one, perplexity) for one in rows),
         groups=tuple(_result(group, figures[group.name]) for group in groups),
         findings=tuple(findings),
         perplexity=perplexity,
@@ -133,6 +133,14 @@ def compare(
         environment=tuple(environment_differences(groups)),
         notes=(*doubts(groups), *_neighbours(groups)),
     )
+
+
+def _row(metric: Metric, perplexity: float | None) -> Row:
+    """With the perplexity in the label, where the figure is the cost of reaching it."""
+    label = metric.label
+    if metric.every_run and perplexity is not None:
+        label += f" {perplexity:.4g}"
+    return Row(metric=metric.name, label=label, better=metric.better)
 
 
 def _each_once(groups: Sequence[Group]) -> list[Group]:
@@ -180,12 +188,18 @@ def _headline(
     first = own[0]
     metric = labels.get(first.metric)
     label = metric.label if metric is not None else first.metric.replace("_", " ")
-    values = " against ".join(f"{figures[name][first.metric].value:.4g}" for name in (group, reference))
+    values = " against ".join(_in_words(figures[name][first.metric]) for name in (group, reference))
     low_high = f", 95% interval {first.ratio.ci[0]:.3g} to {first.ratio.ci[1]:.3g}" if first.ratio.ci else ""
     return (
         f"{_opening(reference, group, first, metric)} ({first.words}). {label}: {values}, "
         f"ratio {first.ratio.value:.3g}{low_high}"
     )
+
+
+def _in_words(figure: Measurement) -> str:
+    if figure.unit.startswith("USD"):
+        return f"${figure.value:.4g}"
+    return f"{figure.value:.4g}" + ("" if figure.unit == "1" else f" {figure.unit}")
 
 
 def _opening(reference: str, group: str, found: Finding, metric: Metric | None) -> str:

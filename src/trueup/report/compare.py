@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .wording import clean, interval, number, quantity
+from .wording import clean, quantity
 
 if TYPE_CHECKING:
     from trueup.analysis.comparable import Difference
@@ -21,6 +22,7 @@ DIFFERENCES_SHOWN = 12
 _LEFT_OUT_SHOWN = 6
 _CHARACTERS = 60  # of a value, of a run's reason
 _GOOD = ("cheaper", "faster", "steadier", "less energy", "fewer tokens", "better")
+_SAID_BY_THE_ROW = (" per million useful tokens", " tokens/s", " tokens")
 _NEITHER = ("the same", "not enough runs", "no verdict")
 
 
@@ -28,8 +30,7 @@ def comparison_text(found: Comparison) -> RenderableType:
     """Everything a comparison found that fits a terminal."""
     parts: list[RenderableType] = [Text(clean(line), style="bold") for line in found.headline]
     parts += [Text(clean(found.front_words)), Text(), _groups(found.groups), Text(), _table(found)]
-    if found.perplexity is not None:
-        parts.append(Text(f"the perplexity asked for: {number(found.perplexity)}", style="dim"))
+    parts += _unknown(found)
     parts += [Text(f"note: {clean(note)}", style="yellow") for note in found.notes]
     parts += _left_out(found.groups)
     for title, differences in (
@@ -42,28 +43,36 @@ def comparison_text(found: Comparison) -> RenderableType:
 
 
 def value_text(figure: Measurement, name: str) -> str:
-    """A figure with its interval; `within run` where it is of one run's steps."""
+    """A figure, give or take half its 95% interval (of the ratio of its ends the root); `within run` where
+    that is of one run's steps."""
     if figure.value is None:
         return "–"
-    text = quantity(figure.value, figure.unit, name).removesuffix(" per million useful tokens")
-    if figure.ci is not None:
-        low_high = interval(figure.ci, figure.unit, name).replace(" per million useful tokens", "")
-        within = ", within run" if (figure.ci_method or "").startswith("within_run") else ""
-        text += f" ({low_high}{within})"
+    text = short(figure.value, figure.unit, name)
+    if figure.ci is not None and figure.ci[0] > 0:
+        within = " within run" if (figure.ci_method or "").startswith("within_run") else ""
+        text += f" ±{100 * (math.sqrt(figure.ci[1] / figure.ci[0]) - 1):.2g} %{within}"
     return text if figure.kind in ("measured", "derived") else f"{text}, {figure.kind}"
 
 
+def short(value: float, unit: str, name: str) -> str:
+    """The value in its unit, but for what its row says already, such as tokens/s."""
+    text = quantity(value, unit, name)
+    for said in _SAID_BY_THE_ROW:
+        text = text.removesuffix(said)
+    return text
+
+
 def ratio_text(ratio: Measurement) -> str:
-    """1.10 (1.07 to 1.13)"""
+    """1.10 (1.07–1.13)"""
     if ratio.value is None:
         return "–"
-    low_high = f" ({ratio.ci[0]:.3g} to {ratio.ci[1]:.3g})" if ratio.ci is not None else ""
-    return f"×{ratio.value:.3g}{low_high}"
+    low_high = f" ({ratio.ci[0]:.3g}–{ratio.ci[1]:.3g})" if ratio.ci is not None else ""
+    return f"{ratio.value:.3g}{low_high}"
 
 
 def verdict_text(found: Finding) -> str:
-    more = f", {found.more_runs} more each" if found.more_runs is not None else ""
-    return f"{found.verdict}{more}"
+    more = f", +{found.more_runs:,} each" if found.more_runs is not None else ""
+    return f"{found.verdict.removesuffix(' runs')}{more}"
 
 
 def group_line(group: GroupResult) -> str:
@@ -88,16 +97,38 @@ def _table(found: Comparison) -> Table:
         table.add_column(Text(clean(group.name)), justify="right")
         if group.name != found.reference:
             table.add_column(Text(f"over {clean(found.reference)}"))
+            table.add_column("")
     findings = {(one.metric, one.group): one for one in found.findings}
     for row in found.rows:
+        if not any(_known(group, row.metric) for group in found.groups):
+            continue
         cells = [Text(clean(row.label))]
         for group in found.groups:
             cells.append(Text(value_text(group.figures[row.metric], row.metric)))
             if group.name != found.reference:
                 one = findings[row.metric, group.name]
-                cells.append(Text(f"{ratio_text(one.ratio)}\n{verdict_text(one)}", style=_style(one)))
+                cells += [Text(ratio_text(one.ratio)), Text(verdict_text(one), style=_style(one))]
         table.add_row(*cells)
     return table
+
+
+def _known(group: GroupResult, metric: str) -> bool:
+    return group.figures[metric].value is not None
+
+
+def _unknown(found: Comparison) -> list[Text]:
+    """Which figures no group has and why, and where one group lacks what another has."""
+    lines = []
+    for row in found.rows:
+        lacking = [group for group in found.groups if not _known(group, row.metric)]
+        if len(lacking) == len(found.groups):
+            reasons = dict.fromkeys(clean(group.figures[row.metric].reason) for group in lacking)
+            lines.append(f"no {row.label}: {'; '.join(reasons)}")
+        else:
+            lines += [
+                f"no {row.label} of {group.name}: {group.figures[row.metric].reason}" for group in lacking
+            ]
+    return [Text(clean(line), style="dim") for line in lines]
 
 
 def _style(found: Finding) -> str:

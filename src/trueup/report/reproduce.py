@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .compare import difference_rows
-from .wording import clean, interval, quantity
+from .compare import difference_rows, short
+from .wording import clean
 
 if TYPE_CHECKING:
     from trueup.analysis.compare_reproduction import Repeated, Reproduction
@@ -50,7 +50,8 @@ def _is_known(row: Repeated) -> bool:
 def _table(rows: Sequence[Repeated]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for column in ("measurement", "then", "now", "deviation", "expected", ""):
-        table.add_column(column, justify="right" if column in ("then", "now", "deviation") else "left")
+        right = column in ("then", "now", "deviation")
+        table.add_column(column, justify="right" if right else "left", no_wrap=column in ("measurement", ""))
     for row in rows:
         table.add_row(
             Text(clean(row.name)),
@@ -64,7 +65,7 @@ def _table(rows: Sequence[Repeated]) -> Table:
 
 
 def _value(name: str, figure: Measurement) -> str:
-    return "–" if figure.value is None else quantity(figure.value, figure.unit, name)
+    return "–" if figure.value is None else short(figure.value, figure.unit, name)
 
 
 def _deviation(row: Repeated) -> str:
@@ -77,5 +78,6 @@ def _deviation(row: Repeated) -> str:
 def _expected(row: Repeated) -> str:
     if row.expected is None or row.expected_from is None:
         return ""
-    source = row.expected_from.partition(":")[0].replace("_", " ")
-    return f"{interval(row.expected, row.then.unit, row.name)}, {source}"
+    within = ", within run" if row.expected_from.startswith("within_run") else ""
+    low, high = (short(end, row.then.unit, row.name) for end in row.expected)
+    return f"{low} to {high}{within}"
