@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import psutil
 
+from trueup.schema.choices import DeviceKind
+
 from . import host
 from .compiler import INDUCTOR_CACHES, inductor_for_cpu
-from .protocol import CompileRecord, DeviceKind, DeviceMemory, Sensor
+from .protocol import CompileRecord, DeviceMemory, Sensor
 from .rapl import POWERCAP, Rapl
 
 if TYPE_CHECKING:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from trueup.schema.choices import DeviceKind
+
 from . import host
 from .compiler import INDUCTOR_CACHES, inductor_for_cuda
 from .nvml import Nvml
-from .protocol import CompileRecord, DeviceKind, DeviceMemory, Sensor
+from .protocol import CompileRecord, DeviceMemory, Sensor
 
 if TYPE_CHECKING:
     import torch

@@ -13,10 +13,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from trueup.schema.choices import DeviceKind
+
 from . import host
 from .compiler import INDUCTOR_CACHES
 from .neuron_monitor import NEURON_SYSFS, NeuronMonitor, find_power_file, parse_neuron_ls, parse_power
-from .protocol import CompileRecord, DeviceKind, DeviceMemory, Sensor
+from .protocol import CompileRecord, DeviceMemory, Sensor
 
 if TYPE_CHECKING:
     import torch

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import assert_never
 
 from trueup.schema import InputError
-from trueup.schema.choices import AskedDevice
+from trueup.schema.choices import AskedDevice, DeviceKind
 
 from . import cuda, host, neuron
-from .protocol import Device, DeviceKind
+from .protocol import Device
 
 WHY_ABSENT: dict[DeviceKind, Callable[[], str | None]] = {
     "cuda": cuda.why_absent,
