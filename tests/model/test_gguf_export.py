@@ -437,10 +437,10 @@ def test_the_real_model_comes_back(tmp_path: Path, kind: Any) -> None:
     run = RunWeights(kept, resolved, LORA)
     done = export_gguf_from_run(run, tmp_path / "out.gguf", card, kind=kind, name="x")
     assert done.check is not None
-    # In fp64 the f32 file's model is within 5e-5 of the run's. In fp32 the run's own logits are up to 6e-3 off
-    # their fp64 ones and the file's 3e-3: the kernels' order of additions decides how much of that is left when
-    # they are compared, 1.6e-4 or 3.3e-3 on different processors. It is at the token after one whose hidden
-    # states have a norm of 25,000 (700 elsewhere); at all other tokens it is 1.3e-4.
+    # In fp64 the f32 file's model is within 5e-5 of the run's. In fp32 the run's own logits are up to 6e-3
+    # off their fp64 ones and the file's 3e-3: the kernels' order of additions decides how much of it is left
+    # when they are compared, 1.6e-4 or 3.3e-3 on different processors. It is at the token after one whose
+    # hidden states have a norm of 25,000 (700 elsewhere); at all other tokens it is 1.3e-4.
     assert done.check.max_abs_difference < {"f32": 1e-2, "f16": 1.0, "q8_0": 8.0}[kind]
     if kind == "f32":
         assert done.check.rms_difference < 1e-3  # 1.2e-4 seen
