@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TextIO
+from typing import Any, TextIO
 
 from trueup import __version__
 from trueup.analysis.bill import make_bill
@@ -16,6 +16,7 @@ from trueup.catalog import instance_price
 from trueup.device import Device
 from trueup.recipe import LoadedRecipe, Recipe
 from trueup.schema import (
+    Calibration,
     InputError,
     Measurement,
     PlatformProfile,
@@ -31,6 +32,7 @@ from trueup.telemetry import MemorySink, Sampler, TeeSink, Timeline, collect, id
 from .compile_cache import compile_cache
 from .compiling import undo_compile
 from .failure import Failure, explain
+from .foresight import foretell
 from .interruption import Interrupted, Interruption
 from .loop import Ending
 from .measured import measured_here
@@ -56,7 +58,7 @@ class Outcome:
 def price_of(recipe: Recipe) -> Price | None:
     """The recipe's own price, else the catalog's for its instance, else none."""
     if recipe.price is not None:
-        return Price(**recipe.price.model_dump())
+        return Price(**recipe.price.model_dump(exclude={"usd_per_kwh"}))
     if recipe.platform.instance is not None:
         return instance_price(recipe.platform.instance)
     return None
@@ -74,56 +76,141 @@ def execute(
     sink: Sink,
     stream: TextIO | None,
     profile: PlatformProfile | None = None,
+    calibration: Calibration | None = None,
     strict_shapes: bool = False,
     trust_cache: bool = False,
     resume: Resume | None = None,
 ) -> Outcome:
     """Run the recipe and emit its record to `sink`.
 
-    `stream` is where a person watches, or None; `profile` what earlier runs taught of this platform; with
-    `strict_shapes` a compile after the warm-up ends the run; with `trust_cache` compiled code that another
-    home signed is used; with `resume` the run of that checkpoint goes on, under its own `run_id` and `name`.
-    Never raises for what ends a run: see `Outcome.error`. On ranks other than the leading one nothing is
-    recorded.
+    `stream` is where a person watches, or None; `profile` what earlier runs taught of this platform, and
+    `calibration` what was measured of it, from which the run is foretold; with `strict_shapes` a compile
+    after the warm-up ends the run; with `trust_cache` compiled code that another home signed is used; with
+    `resume` the run of that checkpoint goes on, under its own `run_id` and `name`. Never raises for what ends
+    a run: see `Outcome.error`. On ranks other than the leading one nothing is recorded.
     """
     kept = MemorySink()
-    tee = TeeSink(kept, sink) if world.leads else kept
-    timeline, started_at = _clock(tee, resume)
+    sink = TeeSink(kept, sink) if world.leads else kept
+    timeline, started_at = _clock(sink, resume)
     if resume is not None:
         remember(resume, kept)
     header = _first_header(loaded, run_id, name, price, world, started_at)
-    session: Session | None = None
-    sampler = Sampler(device, tee, timeline.now, loaded.recipe.telemetry.hz)
+    running = _Running(header, loaded.recipe, world, device, timeline, places, kept, sink, stream, resume)
+    sampler = Sampler(device, sink, timeline.now, loaded.recipe.telemetry.hz)
     failure: Failure | None = None
     ending: Ending | None = None
     with Interruption() as interruption:
         try:
-            tee.header(header)  # only now: whoever writes 'running' must be able to write how it ended
+            running.tell()  # only now: whoever writes 'running' must be able to write how it ended
             with sampler:
-                header = _with_environment(header, loaded.recipe, device, world, timeline)
-                tee.header(header)
-                session, header = _open(
-                    *(loaded.recipe, header, world, device, timeline, places, stream, interruption),
-                    *(profile, strict_shapes, resume),
-                )
-                tee.header(header)
-                cache = compile_cache(
-                    session, places.home, trust=trust_cache, resume=resume, say=_speaker(stream)
-                )
-                with cache as seal:
-                    session = _warmed_up(session, stream)
-                    seal()
-                    header = _with_choices(header, session)
-                    tee.header(header)
-                    ending = train(session, header, tee, kept, partial(_progress, session, stream), resume)
-                    device.synchronize()  # may raise what the device did not say before
+                running.open(interruption, profile, strict_shapes=strict_shapes)
+                ending = running.train(calibration, trust_cache=trust_cache)
                 interruption.concluding = True
         except (Exception, Interrupted) as error:
             interruption.concluding = True
-            failure = explain(error, session, kept.steps)
+            failure = explain(error, running.session, kept.steps)
             timeline.event(failure.state, failure.reason, **failure.data)
-        end = _end(failure, ending, resume, kept)
-        return _conclude(header, kept, tee, timeline, session, sampler, end)
+        return running.conclude(sampler, _end(failure, ending, resume, kept))
+
+
+@dataclass
+class _Running:
+    """A run between its first header and its last, and what it works with until then."""
+
+    header: RunHeader
+    recipe: Recipe
+    world: World
+    device: Device
+    timeline: Timeline
+    places: Places
+    kept: MemorySink
+    sink: Sink  # to which all of it is emitted, `kept` among others
+    stream: TextIO | None
+    resume: Resume | None
+    session: Session | None = None
+
+    def tell(self, **changes: Any) -> None:
+        """Emit the header, with what is known by now."""
+        self.header = self.header.model_copy(update=changes)
+        self.sink.header(self.header)
+
+    def open(
+        self, interruption: Interruption, profile: PlatformProfile | None, *, strict_shapes: bool
+    ) -> None:
+        """Collect the environment and open the session."""
+        with self.timeline.span(SpanName.LOAD):
+            found = collect(self.device, metadata=self.recipe.platform.metadata)
+        self.tell(environment={**found, "world": {"size": self.world.size}})
+        session = self.session = open_session(
+            self.recipe,
+            world=self.world,
+            device=self.device,
+            timeline=self.timeline,
+            price=self.header.price,
+            places=self.places,
+            say=_speaker(self.stream),
+            interruption=interruption,
+            profile=profile,
+            strict_shapes=strict_shapes,
+            decided=decided(self.resume, self.recipe) if self.resume else None,
+        )
+        self.tell(model=session.model.dims, dataset=session.prepared.facts, **_choices_of(session))
+
+    def train(self, calibration: Calibration | None, *, trust_cache: bool) -> Ending:
+        """Warm up, foretell and train, under the compile cache."""
+        assert self.session is not None
+        say, resume = _speaker(self.stream), self.resume
+        cache = compile_cache(self.session, self.places.home, trust=trust_cache, resume=resume, say=say)
+        with cache as seal:
+            session = self.session = _warmed_up(self.session, self.stream)
+            seal()
+            self.tell(**_choices_of(session))
+            foretell(session, calibration)
+            progress = partial(_progress, session, self.stream)
+            ending = train(session, self.header, self.sink, self.kept, progress, resume)
+            self.device.synchronize()  # may raise what the device did not say before
+        return ending
+
+    def conclude(self, sampler: Sampler, end: Failure | Ending | None) -> Outcome:
+        """Turn the records into measurements, stop the clock, write both. The arithmetic is on the clock,
+        under the span `record`; only the wall clock itself and what follows from it are filled in after it
+        stopped."""
+        if self.session is not None:
+            self.session.compiles.close()  # with what was compiled since the last step
+            undo_compile(self.session)
+        with self.timeline.span(SpanName.RECORD):
+            extra = measured_here(self.session, self.timeline, sampler)
+            measurements, steady = summarize(self._record(), extra=extra)
+        wall_s = self.timeline.close()
+        state: RunState = end.state if end else "finished"
+        ended_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self.header = self.header.model_copy(
+            update={
+                "state": state,
+                "reason": end.reason if end else None,
+                "ended_at": ended_at,
+                "wall_s": wall_s,
+                "steady": steady,
+            }
+        )
+        final = self._record()
+        measurements |= of_wall_clock(final)
+        measurements |= _dollars(final.model_copy(update={"measurements": measurements}))
+        self.sink.measurements(measurements)
+        self.tell()
+        self.sink.close()
+        record = final.model_copy(update={"measurements": measurements})
+        return Outcome(self.header, measurements, end.error if isinstance(end, Failure) else None, record)
+
+    def _record(self) -> RunRecord:
+        return RunRecord(
+            header=self.header,
+            spans=self.timeline.totals(),
+            events=tuple(self.kept.events),
+            steps=tuple(self.kept.steps),
+            evaluations=tuple(self.kept.evaluations),
+            samples=tuple(self.kept.samples),
+        )
 
 
 def _clock(sink: Sink, resume: Resume | None) -> tuple[Timeline, str]:
@@ -153,47 +240,10 @@ def _first_header(
     )
 
 
-def _with_environment(
-    header: RunHeader, recipe: Recipe, device: Device, world: World, timeline: Timeline
-) -> RunHeader:
-    with timeline.span(SpanName.LOAD):
-        found = collect(device, metadata=recipe.platform.metadata)
-    return header.model_copy(update={"environment": {**found, "world": {"size": world.size}}})
-
-
-def _open(
-    recipe: Recipe,
-    header: RunHeader,
-    world: World,
-    device: Device,
-    timeline: Timeline,
-    places: Places,
-    stream: TextIO | None,
-    interruption: Interruption,
-    profile: PlatformProfile | None,
-    strict_shapes: bool,
-    resume: Resume | None,
-) -> tuple[Session, RunHeader]:
-    session = open_session(
-        recipe,
-        world=world,
-        device=device,
-        timeline=timeline,
-        price=header.price,
-        places=places,
-        say=_speaker(stream),
-        interruption=interruption,
-        profile=profile,
-        strict_shapes=strict_shapes,
-        decided=decided(resume, recipe) if resume else None,
-    )
-    facts = {"model": session.model.dims, "dataset": session.prepared.facts}
-    return session, _with_choices(header.model_copy(update=facts), session)
-
-
-def _with_choices(header: RunHeader, session: Session) -> RunHeader:
+def _choices_of(session: Session) -> dict[str, Any]:
+    """What was decided, as the header has it."""
     choices = {key: choice.as_dict() for key, choice in session.choices.items()}
-    return header.model_copy(update={"shape_plan": session.plan, "choices": choices})
+    return {"shape_plan": session.plan, "choices": choices}
 
 
 def _warmed_up(session: Session, stream: TextIO | None) -> Session:
@@ -230,56 +280,6 @@ def _end(
     if before.state != "finished" or not nothing_done:
         return failure
     return replace(failure, state="finished", reason=f"{before.reason}; later: {failure.reason}")
-
-
-def _conclude(
-    header: RunHeader,
-    kept: MemorySink,
-    sink: Sink,
-    timeline: Timeline,
-    session: Session | None,
-    sampler: Sampler,
-    end: Failure | Ending | None,
-) -> Outcome:
-    """Turn the records into measurements, stop the clock, write both. The arithmetic is on the clock, under
-    the span `record`; only the wall clock itself and what follows from it are filled in after it stopped."""
-    if session is not None:
-        session.compiles.close()  # with what was compiled since the last step
-        undo_compile(session)
-    with timeline.span(SpanName.RECORD):
-        extra = measured_here(session, timeline, sampler)
-        so_far = _record(header, kept, timeline)
-        measurements, steady = summarize(so_far, extra=extra)
-    wall_s = timeline.close()
-    state: RunState = end.state if end else "finished"
-    header = header.model_copy(
-        update={
-            "state": state,
-            "reason": end.reason if end else None,
-            "ended_at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "wall_s": wall_s,
-            "steady": steady,
-        }
-    )
-    final = _record(header, kept, timeline)
-    measurements |= of_wall_clock(final)
-    measurements |= _dollars(final.model_copy(update={"measurements": measurements}))
-    sink.measurements(measurements)
-    sink.header(header)
-    sink.close()
-    record = final.model_copy(update={"measurements": measurements})
-    return Outcome(header, measurements, end.error if isinstance(end, Failure) else None, record)
-
-
-def _record(header: RunHeader, kept: MemorySink, timeline: Timeline) -> RunRecord:
-    return RunRecord(
-        header=header,
-        spans=timeline.totals(),
-        events=tuple(kept.events),
-        steps=tuple(kept.steps),
-        evaluations=tuple(kept.evaluations),
-        samples=tuple(kept.samples),
-    )
 
 
 def _dollars(record: RunRecord) -> dict[str, Measurement]:

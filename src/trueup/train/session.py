@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from trueup.data import Arrangement, Epoch, PlannedBatch, Planner, Prepared, TokenTable, evaluated, prepare
 from trueup.device import Device, MatmulCeiling, matmul_ceiling, open_device
 from trueup.recipe import Recipe
 from trueup.schema import InputError, PlatformProfile, Price, ShapePlan, SpanName
+from trueup.schema.choices import AskedPrecision
 from trueup.telemetry import CompileLog, HostLoad, Timeline
 
 from .compiling import compile_modes
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from trueup.model.builtin import ResolvedModel
     from trueup.model.compile import Compiled
     from trueup.model.load import LoadedModel
     from trueup.model.precision import Precision
@@ -119,7 +121,7 @@ class Decided:
     None: to be decided anew."""
 
     plan: ShapePlan | None
-    precision: Literal["auto", "fp32", "bf16", "bf16-master", "autocast"]
+    precision: AskedPrecision
     data_digest: str | None
     model_digest: str | None = None
 
@@ -154,41 +156,11 @@ def open_session(
     `decided` what was, of a run that is resumed."""
     modes, why_modes = compile_modes(recipe.compile.mode, device)  # a mistake, if it is one, before any work
     compiles = CompileLog(timeline, vendor=device.compile_records)
-    with timeline.span(SpanName.LOAD):
-        from trueup.model.builtin import resolve_model
-        from trueup.model.folder import digest_of
-        from trueup.model.load import load_model, load_tokenizer, read_config
-        from trueup.model.precision import choose_precision
-
-        precision = choose_precision(decided.precision if decided else recipe.precision.policy, device)
-        resolved = world.leader_first(lambda: resolve_model(recipe.model.path, places.home, say=say))
-        tokenizer = load_tokenizer(resolved)
-        vocab_size = int(read_config(resolved)["vocab_size"])
-    with timeline.span(SpanName.PREPARE):
-        prepared = world.leader_first(
-            lambda: prepare(recipe.data, tokenizer, places.data, vocab_size=vocab_size)
-        )
-        for message in prepared.messages:
-            timeline.event("note", message)
-            say(message)
-        if left_out := prepared.facts.dropped:
-            parts = ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in left_out.items())
-            say(f"records left out: {parts} (`trueup prepare` lists them)")
-        if decided is not None:
-            _require_same(decided, prepared.facts.digest, digest_of(resolved.folder))
-        training, validation = prepared.split("train"), prepared.split("validation")
-    with timeline.span(SpanName.LOAD):
-        seed_everything(recipe.train.seed)
-        model = load_model(
-            resolved,
-            recipe.tune,
-            torch_device=device.torch_device,
-            seed=recipe.train.seed,
-            precision=precision,
-            activation_checkpointing=recipe.train.activation_checkpointing,
-            tokenizer=tokenizer,
-        )
-        _check_positions(recipe, model.max_positions)
+    opening = _Opening(recipe, world, device, timeline, places, say, decided)
+    base, tokenizer, precision = opening.find_model()
+    prepared = opening.prepare_data(base, tokenizer)
+    training, validation = prepared.split("train"), prepared.split("validation")
+    model = opening.load_model(base, tokenizer, precision)
     with timeline.span(SpanName.PREPARE):
         evaluated_N = evaluated(validation, recipe.evaluate.max_tokens)
         planner = make_planner(
@@ -207,29 +179,11 @@ def open_session(
     with timeline.span(SpanName.LOAD):
         model, layers = _layers(model, plan, precision)
         optimizer = make_optimizer(model.trainable, recipe, precision, fused=device.kind in FUSED_ADAMW)
-    with timeline.span(SpanName.CALIBRATE):
-        dtype = "bf16" if precision.compute_dtype == "bfloat16" else "fp32"
-        ceiling = _ceiling(device, dtype, timeline, say)
-        device.reset_peak()  # its matrices can be larger than the model: memory peaks are of training
+    ceiling = opening.measure_ceiling(precision)
     threads, why_threads = device.choose_threads()
     return Session(
-        recipe=recipe,
-        world=world,
-        device=device,
-        timeline=timeline,
-        price=price,
-        prepared=prepared,
-        model=model,
-        optimizer=optimizer,
-        precision=precision,
-        ceiling=ceiling,
-        training=training,
-        validation=validation,
-        planner=planner,
-        plan=plan,
-        evaluated_N=evaluated_N,
-        compiles=compiles,
-        interruption=interruption,
+        *(recipe, world, device, timeline, price, prepared, model, optimizer, precision, ceiling),
+        *(training, validation, planner, plan, evaluated_N, compiles, interruption),
         run_folder=places.run,
         strict_shapes=strict_shapes,
         choices={
@@ -243,19 +197,85 @@ def open_session(
     )
 
 
-def _ceiling(device: Device, dtype: str, timeline: Timeline, say: Callable[[str], None]) -> MatmulCeiling:
-    """This machine's matmul ceiling as it is now; what makes it no ceiling is said, and on the bill."""
-    load = HostLoad()
-    ceiling = matmul_ceiling(device, dtype, budget_s=CEILING_BUDGET_S)
-    others = load.read().get("others_cpu_share", 0.0)
-    if device.kind == "cpu" and others > BUSY_NEIGHBOURS:
-        message = (
-            f"neighbours used {others:.0%} of the CPU while the ceiling was measured: it is too low, and "
-            "useful compute and MFU come out too high"
-        )
-        timeline.event("contended_ceiling", message, others_cpu_share=others)
-        say(message)
-    return ceiling
+@dataclass(frozen=True)
+class _Opening:
+    """The stretches of opening a session that need little of what the others made."""
+
+    recipe: Recipe
+    world: World
+    device: Device
+    timeline: Timeline
+    places: Places
+    say: Callable[[str], None]
+    decided: Decided | None
+
+    def find_model(self) -> tuple[ResolvedModel, Any, Precision]:
+        """The base model's folder, its tokenizer, and the precision it is loaded in."""
+        with self.timeline.span(SpanName.LOAD):
+            from trueup.model.builtin import resolve_model
+            from trueup.model.load import load_tokenizer
+            from trueup.model.precision import choose_precision
+
+            policy = self.decided.precision if self.decided else self.recipe.precision.policy
+            precision = choose_precision(policy, self.device)
+            base = self.world.leader_first(
+                lambda: resolve_model(self.recipe.model.path, self.places.home, say=self.say)
+            )
+            return base, load_tokenizer(base), precision
+
+    def prepare_data(self, base: ResolvedModel, tokenizer: Any) -> Prepared:
+        """The data in tokens. InputError where a run that is resumed had others, or another base model."""
+        from trueup.model.folder import digest_of
+        from trueup.model.load import read_config
+
+        with self.timeline.span(SpanName.PREPARE):
+            vocab_size = int(read_config(base)["vocab_size"])
+            prepared = self.world.leader_first(
+                lambda: prepare(self.recipe.data, tokenizer, self.places.data, vocab_size=vocab_size)
+            )
+            for message in prepared.messages:
+                self.timeline.event("note", message)
+                self.say(message)
+            if left_out := prepared.facts.dropped:
+                parts = ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in left_out.items())
+                self.say(f"records left out: {parts} (`trueup prepare` lists them)")
+            if self.decided is not None:
+                _require_same(self.decided, prepared.facts.digest, digest_of(base.folder))
+            return prepared
+
+    def load_model(self, base: ResolvedModel, tokenizer: Any, precision: Precision) -> LoadedModel:
+        from trueup.model.load import load_model
+
+        with self.timeline.span(SpanName.LOAD):
+            seed_everything(self.recipe.train.seed)
+            model = load_model(
+                base,
+                self.recipe.tune,
+                torch_device=self.device.torch_device,
+                seed=self.recipe.train.seed,
+                precision=precision,
+                activation_checkpointing=self.recipe.train.activation_checkpointing,
+                tokenizer=tokenizer,
+            )
+            _check_positions(self.recipe, model.max_positions)
+            return model
+
+    def measure_ceiling(self, precision: Precision) -> MatmulCeiling:
+        """This machine's matmul ceiling as it is now; what makes it no ceiling is said, and on the bill."""
+        with self.timeline.span(SpanName.CALIBRATE):
+            dtype = "bf16" if precision.compute_dtype == "bfloat16" else "fp32"
+            load = HostLoad()
+            ceiling = matmul_ceiling(self.device, dtype, budget_s=CEILING_BUDGET_S)
+            others = load.read().get("others_cpu_share", 0.0)
+            if self.device.kind == "cpu" and others > BUSY_NEIGHBOURS:
+                message = (
+                    f"neighbours used {others:.0%} of the CPU while the ceiling was measured: it is too low, "
+                    "and useful compute and MFU come out too high"
+                )
+                self.timeline.event("contended_ceiling", message, others_cpu_share=others)
+                self.say(message)
+            self.device.reset_peak()  # its matrices can be larger than the model: peaks are of training
+            return ceiling
 
 
 def _layers(model: LoadedModel, plan: ShapePlan, precision: Precision) -> tuple[LoadedModel, Choice]:
