@@ -14,35 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from probe_session import opened
 
 from trueup.model.reference import widen
-from trueup.recipe import load_recipe
-from trueup.telemetry import MemorySink, Timeline, process_origin
 from trueup.train import stepper
-from trueup.train.interruption import Interruption
 from trueup.train.recovery import Recovery
-from trueup.train.session import Places, Session, find_device, open_session
+from trueup.train.session import Session
 
 OVERRIDES = (
-    *("precision.policy=fp32", "compile.mode=none", "shapes.strategy=max", "failure.non_finite=skip"),
+    *("compile.mode=none", "shapes.strategy=max", "failure.non_finite=skip"),
     *("shapes.tokens_per_microbatch=192", "train.tokens_per_step=768"),
 )
 
 
 def main(recipe_path: str, home: str, out: str) -> None:
-    recipe = load_recipe(recipe_path, list(OVERRIDES)).recipe
-    world, device = find_device(recipe)
-    sink = MemorySink()
-    session = open_session(
-        recipe,
-        world=world,
-        device=device,
-        timeline=Timeline(sink, process_origin()[0]),
-        price=None,
-        places=Places(Path(home), Path(home) / "data", Path(home) / "run"),
-        say=lambda text: None,
-        interruption=Interruption(),
-    )
+    session, sink = opened(recipe_path, home, *OVERRIDES)
+    world = session.world
     session = replace(session, model=widen(session.model))
     recovery = Recovery.of(session)
     fails_here = world.rank == world.size - 1

@@ -10,34 +10,20 @@ import resource
 import sys
 from pathlib import Path
 
-from trueup.recipe import load_recipe
-from trueup.telemetry import MemorySink, Timeline, process_origin
-from trueup.train.interruption import Interruption
+from probe_session import opened
+
 from trueup.train.recovery import Recovery
-from trueup.train.session import Places, find_device, open_session
 from trueup.train.split import within
 
 OVERRIDES = (
-    *("precision.policy=fp32", "compile.mode=none", "shapes.strategy=max", "data.max_length=512"),
+    *("compile.mode=none", "shapes.strategy=max", "data.max_length=512"),
     *("data.split.validation=0", "data.split.test=0", "data.duplicates.near=ignore"),
     *("shapes.tokens_per_microbatch=65536", "train.tokens_per_step=65536", "platform.threads=1"),
 )
 
 
 def main(recipe_path: str, home: str, megabytes: str) -> None:
-    recipe = load_recipe(recipe_path, list(OVERRIDES)).recipe
-    world, device = find_device(recipe)
-    sink = MemorySink()
-    session = open_session(
-        recipe,
-        world=world,
-        device=device,
-        timeline=Timeline(sink, process_origin()[0]),
-        price=None,
-        places=Places(Path(home), Path(home) / "data", Path(home) / "run"),
-        say=lambda text: None,
-        interruption=Interruption(),
-    )
+    session, sink = opened(recipe_path, home, *OVERRIDES)
     recovery = Recovery.of(session)
     planned = session.epoch(0)[0]
     (piece, *_) = within(planned, 4096, session.training.lengths, multiple=8)

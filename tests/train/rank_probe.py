@@ -7,38 +7,18 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import torch
+from probe_session import opened
 from safetensors.torch import save_file
 
 from trueup.model.reference import widen
-from trueup.recipe import load_recipe
-from trueup.telemetry import MemorySink, Timeline, process_origin
 from trueup.train.evaluate import held_out
-from trueup.train.interruption import Interruption
-from trueup.train.session import Places, Session, find_device, open_session
 from trueup.train.stepper import gather, train_step
 
 
-def opened(recipe_path: str, home: str, *overrides: str) -> Session:
-    """This rank's session."""
-    recipe = load_recipe(recipe_path, ["precision.policy=fp32", *overrides]).recipe
-    world, device = find_device(recipe)
-    return open_session(
-        recipe,
-        world=world,
-        device=device,
-        timeline=Timeline(MemorySink(), process_origin()[0]),
-        price=None,
-        places=Places(Path(home), Path(home) / "data", Path(home) / "run"),
-        say=lambda text: None,
-        interruption=Interruption(),
-    )
-
-
 def main(recipe_path: str, home: str, out: str) -> None:
-    session = opened(recipe_path, home, "train.tokens_per_step=288")
+    session, _ = opened(recipe_path, home, "train.tokens_per_step=288")
     world = session.world
     session = replace(session, model=widen(session.model))
     steps = session.epoch(0)

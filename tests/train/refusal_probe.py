@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rank_probe import opened
+from probe_session import opened
 
 from trueup.schema import TrueupError
 from trueup.train import warm_up
@@ -21,7 +21,7 @@ MOST_TOKENS = 100
 
 
 def main(recipe_path: str, home: str, out: str) -> None:
-    session = opened(
+    session, _ = opened(
         recipe_path, home, "compile.mode=none", "shapes.tokens_per_microbatch=192", "evaluate.every=null"
     )
     world, real = session.world, warm_up.micro_batch_loss
