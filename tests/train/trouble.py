@@ -16,6 +16,7 @@ commands_after: {step: argv}: programs that are run after steps, when what was b
 unwritable: [first, after]: from this step until that one, files that are open already refuse what is
     written too, as they do when a disk turns read-only under a program; a mount alone does not do that.
 lock_timeout_s: how long the store waits for the database.
+cache_counters: a file; in the end torch's counters of its compiler's caches are written there.
 """
 
 from __future__ import annotations
@@ -73,6 +74,12 @@ def arm(asked: dict[str, Any]) -> Callable[[], None]:
     def end() -> None:
         if "count" in asked:
             Path(asked["count"]).write_text(json.dumps(counted.calls))
+        if "cache_counters" in asked:
+            from torch._dynamo.utils import counters
+
+            found = {**counters["inductor"], **counters["aot_autograd"]}
+            of_caches = {name: count for name, count in found.items() if "cache_" in name}
+            Path(asked["cache_counters"]).write_text(json.dumps(of_caches))
 
     return end
 
