@@ -53,6 +53,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/mfu.py
 	$(BIN)/python bench/checkpoint_cost.py
+	$(BIN)/python bench/compiled_resume.py
 	$(BIN)/python bench/gsm8k.py
 
 # Hours: against transformers' Trainer and TRL, and `auto` against every fixed choice (docs/benchmarks.md).
