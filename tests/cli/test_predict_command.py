@@ -47,6 +47,13 @@ def test_an_instance_is_foretold_by_its_datasheet(main: Main, eight_b: Path) -> 
     assert "has not been calibrated" in lines(found, "calibrated")["step_s"]["reason"]
 
 
+def test_an_instance_costs_what_the_homes_own_price_says(main: Main, eight_b: Path) -> None:
+    where = ("--currency", "USD", "--region", "us-east-1", "--source", "our contract")
+    assert main("prices", "set", "trn1.32xlarge", "--per-hour", "12.25", *where).code == 0
+    found = document(main("predict", eight_b, "--platform", "trn1.32xlarge", "--full-rows", "--json"))
+    assert "12.25 an hour" in lines(found, "datasheet")["usd_per_million_useful_tokens_steady"]["method"]
+
+
 @pytest.mark.parametrize(
     ("method", "platform", "fits"),
     [

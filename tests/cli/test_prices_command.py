@@ -13,6 +13,8 @@ import pytest
 from in_process import Done, Main, refused
 from trueup.catalog import aws_prices
 from trueup.catalog.aws_prices import Clients
+from trueup.cli.price_book import price_of
+from trueup.recipe import Recipe
 from trueup.schema import MissingExtraError, PriceRow, TrueupError
 
 CONTRACT = ("--currency", "USD", "--region", "us-east-1", "--source", "our contract")
@@ -255,3 +257,18 @@ def test_refresh_without_boto3_names_the_extra(main: Main, monkeypatch: pytest.M
 
     monkeypatch.setattr(aws_prices, "open_clients", without)
     refused(main("prices", "refresh", "--from", "aws"), 2, "pip install 'trueup[aws]'")
+
+
+def test_a_recipes_instance_costs_what_the_homes_own_price_says(
+    main: Main, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRUEUP_HOME", str(home))
+    sections = {"model": {"path": "tiny"}, "data": {"source": "x"}, "platform": {"instance": "p5.48xlarge"}}
+    recipe = Recipe.model_validate(sections)
+    published = price_of(recipe)
+    main("prices", "set", "p5.48xlarge", "--per-hour", "39.5", *CONTRACT)
+    own = price_of(recipe)
+    assert published is not None
+    assert own is not None
+    assert (published.usd_per_hour, own.usd_per_hour) == (55.04, 39.5)
+    assert "our contract" in (own.source or "")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .calibrations import named, names, of_device
+from .price_book import price_of, price_of_instance
 
 if TYPE_CHECKING:
     from trueup.analysis.memory_plan import Policy
@@ -81,7 +82,6 @@ def _this_machine(recipe: Recipe, opened: ExitStack) -> Platform:
     from trueup.device import open_device
     from trueup.model.precision import choose_precision
     from trueup.train.compiling import compile_modes
-    from trueup.train.run import price_of
 
     from .profiles import learnt
 
@@ -168,22 +168,17 @@ def _of_chip(
 
 
 def _price_of(name: str) -> tuple[Price | None, tuple[str, ...]]:
-    from trueup.catalog import instance_price
     from trueup.schema import InputError
 
     try:
-        return instance_price(name), ()
+        return price_of_instance(name), ()
     except InputError as error:
         return None, (str(error),)
 
 
 def _own_price(recipe: Recipe) -> Price | None:
     """The recipe's own: that of its instance is for another platform."""
-    if recipe.price is None:
-        return None
-    from trueup.train.run import price_of
-
-    return price_of(recipe)
+    return None if recipe.price is None else price_of(recipe)
 
 
 def _host_bytes() -> float:

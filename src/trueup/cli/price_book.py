@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trueup.catalog import PriceBook
+    from trueup.recipe import Recipe
+    from trueup.schema import Price
     from trueup.schema.price_row import PriceEntry
 
 
@@ -32,6 +34,24 @@ def book_of(entries: Sequence[PriceEntry]) -> PriceBook:
         collected=standing(entries, "collected"),
         published=published_prices(),
     )
+
+
+def price_of(recipe: Recipe) -> Price | None:
+    """The recipe's own price, else today's of its instance, else none."""
+    from trueup.schema import Price
+
+    if recipe.price is not None:
+        return Price(**recipe.price.model_dump(exclude={"usd_per_kwh"}))
+    if recipe.platform.instance is not None:
+        return price_of_instance(recipe.platform.instance)
+    return None
+
+
+def price_of_instance(name: str) -> Price:
+    """Today's on-demand price. InputError where none is known, with the reason."""
+    from trueup.catalog import instance_price
+
+    return instance_price(name, on=today(), book=open_price_book())
 
 
 def today() -> date:

@@ -61,9 +61,9 @@ def _plan(recipe: Recipe) -> tuple[Planner, ShapePlan]:
     from trueup.model.dims import expected_dims, most_positions
     from trueup.model.load import masked_by_config
     from trueup.train.compiling import compile_modes
-    from trueup.train.run import price_of
     from trueup.train.shapes import make_planner
 
+    from .price_book import price_of
     from .profiles import learnt
 
     prepared, _, config = prepare_data_of(recipe)

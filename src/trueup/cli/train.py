@@ -135,10 +135,11 @@ def _run(
     from trueup.schema.run import HEADER_FILE
     from trueup.telemetry import MemorySink, RunFolder
     from trueup.train.resume import require_same_device
-    from trueup.train.run import execute, price_of
+    from trueup.train.run import execute
     from trueup.train.session import Places, find_device
 
     from .calibrations import of_device
+    from .price_book import price_of
     from .profiles import learnt
 
     # mistakes in the recipe, if they are any, before anything is recorded

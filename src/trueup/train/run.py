@@ -12,7 +12,6 @@ from trueup import __version__
 from trueup.analysis.bill import make_bill
 from trueup.analysis.measure import summarize
 from trueup.analysis.outcomes import of_wall_clock
-from trueup.catalog import instance_price
 from trueup.device import Device
 from trueup.recipe import LoadedRecipe, Recipe
 from trueup.schema import (
@@ -53,15 +52,6 @@ class Outcome:
     measurements: dict[str, Measurement]
     error: BaseException | None
     record: RunRecord  # the whole of it, from memory: whatever became of the disk and the database
-
-
-def price_of(recipe: Recipe) -> Price | None:
-    """The recipe's own price, else the catalog's for its instance, else none."""
-    if recipe.price is not None:
-        return Price(**recipe.price.model_dump(exclude={"usd_per_kwh"}))
-    if recipe.platform.instance is not None:
-        return instance_price(recipe.platform.instance)
-    return None
 
 
 def execute(
