@@ -115,7 +115,7 @@ def test_a_one_off_is_on_the_bill_as_a_line(main: Main, finished: Path) -> None:
     plain, bill = document(main, "bill", "last"), document(main, "bill", "last", *hours)
     assert bill["total_usd"] == pytest.approx(plain["total_usd"] + 5.0)
     assert {line["name"]: line["usd"] for line in bill["lines"]}["one_off"] == 5.0
-    assert "one-off work, this run's part" in main("bill", "last", *hours).out
+    assert "one-off work, spread over runs" in main("bill", "last", *hours).out
 
 
 def test_a_pattern_of_names_is_billed_as_a_study(main: Main, finished: Path) -> None:

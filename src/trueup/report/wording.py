@@ -31,7 +31,7 @@ LINE_LABELS = {
     "down_time": "down time",
     "record": "record",
     "other": "other",
-    "one_off": "one-off work, this run's part",
+    "one_off": "one-off work, spread over runs",
 }
 
 KIND_ORDER = ("measured", "derived", "quoted", "estimated", "predicted", "unavailable")
