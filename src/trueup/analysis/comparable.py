@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from trueup.schema import Evaluation, Frozen, InputError, Measurement, RunHeader, RunRecord
@@ -46,7 +47,7 @@ class ComparedRun:
         found = dig(self.header.environment, "host.hostname")
         return found if isinstance(found, str) else None
 
-    @property
+    @cached_property
     def started(self) -> datetime:
         started = datetime.fromisoformat(self.header.started_at)
         return started if started.tzinfo else started.replace(tzinfo=UTC)
@@ -173,6 +174,9 @@ def differing(
     keys = dict.fromkeys(key for _, found in of_group for one in found for key in one)
     differences = []
     for key in keys:
+        some = of_group[0][1][0].get(key)
+        if all(one.get(key) == some for _, found in of_group for one in found):
+            continue  # most keys of most runs: nothing to put in words
         values = {name: {as_text(one.get(key)) for one in found} for name, found in of_group}
         if any(held != values[of_group[0][0]] for held in values.values()):
             listed = {name: _listed(held) for name, held in values.items()}

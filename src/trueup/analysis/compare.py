@@ -25,7 +25,7 @@ from .comparable import (
 from .compare_figures import METRICS, Metric, group_figure, metrics_of, require_one_unit
 from .compare_findings import NO_VERDICT, THE_SAME, UNDECIDED, Finding, findings_of
 from .compare_front import Point, front_of, front_words
-from .compare_turns import doubts
+from .compare_turns import doubts, pairs_of
 from .quality_cost import target_perplexity, with_quality_cost
 
 FINISHED = "finished"
@@ -116,7 +116,8 @@ def compare(
     for metric in rows:
         require_one_unit(metric, groups)
     figures = {group.name: {one.name: group_figure(one, group.runs) for one in rows} for group in groups}
-    findings = [one for metric in rows for one in findings_of(metric, groups[0], groups[1:], figures)]
+    turns = {group.name: pairs_of(groups[0], group) for group in groups[1:]}
+    findings = [one for metric in rows for one in findings_of(metric, groups[0], groups[1:], figures, turns)]
     front = front_of(figures)
     names = [group.name for group in groups]
     return Comparison(

@@ -10,7 +10,7 @@ from trueup.schema import Frozen, Kind, Measurement, unavailable
 
 from .comparable import Group, dig
 from .compare_figures import WEAKEST, Metric, values_of
-from .compare_turns import pairs_of
+from .compare_turns import Pair
 from .verdicts import (
     FEWEST,
     MARGIN,
@@ -25,6 +25,8 @@ from .verdicts import (
 )
 
 Figures = Mapping[str, Mapping[str, Measurement]]  # by group, then by measurement
+
+Turns = Mapping[str, Sequence[Pair]]  # by the name of the group that is compared with the reference
 
 THE_SAME, UNDECIDED, NO_VERDICT = "the same", "not enough runs", "no verdict"
 _METHODS: dict[Design, str] = {
@@ -56,9 +58,12 @@ class _Side(NamedTuple):
     why: str = ""
 
 
-def findings_of(metric: Metric, reference: Group, others: Sequence[Group], figures: Figures) -> list[Finding]:
-    """A finding on each of the other groups, judged together (Holm)."""
-    sides = [_side(metric, reference, group, figures) for group in others]
+def findings_of(
+    metric: Metric, reference: Group, others: Sequence[Group], figures: Figures, turns: Turns
+) -> list[Finding]:
+    """A finding on each of the other groups, judged together (Holm). `turns`: the pairs of each with the
+    reference, none where they did not take turns."""
+    sides = [_side(metric, reference, group, figures, turns[group.name]) for group in others]
     known = [side.estimate for side in sides if side.estimate is not None]
     judged = iter(judge(known))
     found = []
@@ -72,7 +77,7 @@ def findings_of(metric: Metric, reference: Group, others: Sequence[Group], figur
     return found
 
 
-def _side(metric: Metric, reference: Group, group: Group, figures: Figures) -> _Side:
+def _side(metric: Metric, reference: Group, group: Group, figures: Figures, turns: Sequence[Pair]) -> _Side:
     for one in (reference, group):
         figure = figures[one.name][metric.name]
         if figure.value is None:
@@ -82,11 +87,11 @@ def _side(metric: Metric, reference: Group, group: Group, figures: Figures) -> _
     a, b = [value for _, value in first], [value for _, value in second]
     if not all(0 < value < math.inf for value in (*a, *b)):
         return _Side(None, None, n, "a value of 0 has no ratio")
-    value_of = {id(run): value for run, value in (*first, *second)}
+    value_of = {run.id: value for run, value in (*first, *second)}
     pairs = [
-        (value_of[id(one)], value_of[id(other)])
-        for one, other in pairs_of(reference, group)
-        if id(one) in value_of and id(other) in value_of
+        (value_of[one.id], value_of[other.id])
+        for one, other in turns
+        if one.id in value_of and other.id in value_of
     ]
     if len(pairs) >= 2 and len(pairs) == min(n):
         estimate = paired([one for one, _ in pairs], [other for _, other in pairs])

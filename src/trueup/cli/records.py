@@ -48,7 +48,7 @@ def resolved(store: Store, ref: str) -> str:
     """The id of the run that is meant. Where a name is several runs', it says which of them was taken."""
     run_id = store.resolve(ref)
     if ref != "last" and not run_id.startswith(ref):
-        others = [run.id for run in store.runs() if run.name == ref and run.id != run_id]
+        others = [other for other in store.meant_by(ref) if other != run_id]
         if others:
             say(f"note: {ref} is run {run_id}, the only one so named that trained; not {', '.join(others)}")
     return run_id

@@ -13,7 +13,7 @@ from trueup.schema import Evaluation, Measurement, RunHeader, RunRecord
 from . import tables
 from .rows import measurement_of, record_of
 
-_AT_ONCE = 500  # ids in one query: SQLite takes a limited number of parameters
+AT_ONCE = 500  # ids in one query: SQLite takes a limited number of parameters
 
 
 def figures_of(
@@ -22,7 +22,7 @@ def figures_of(
     """Values of the measurements called one of `names`, by run and name."""
     m = tables.measurements.c
     query = select(m.name, m.run_id, m.value).where(m.name.in_(names))
-    if len(ids) <= _AT_ONCE:
+    if len(ids) <= AT_ONCE:
         query = query.where(m.run_id.in_(ids))
     found: dict[str, dict[str, float | None]] = {}
     for name, run_id, value in connection.execute(query):
@@ -107,5 +107,5 @@ def _from_zero(tokens: dict[int, int], evaluations: Sequence[Evaluation]) -> dic
 
 
 def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), _AT_ONCE):
-        yield ids[start : start + _AT_ONCE]
+    for start in range(0, len(ids), AT_ONCE):
+        yield ids[start : start + AT_ONCE]

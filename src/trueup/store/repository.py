@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,18 +19,10 @@ from sqlalchemy.exc import DataError, IntegrityError, StatementError
 
 from trueup.schema import InputError, RunHeader, RunRecord, StorageError
 from trueup.schema.measurement import Frozen
-from trueup.schema.run import (
-    EVENTS_FILE,
-    HEADER_FILE,
-    HEARTBEAT_FILE,
-    HEARTBEAT_STALE_S,
-    MEASUREMENTS_FILE,
-    SEGMENTS_FILE,
-    STEPS_FILE,
-)
+from trueup.schema.run import HEADER_FILE
 
 from . import tables
-from .briefs import Brief, briefs, figures_of
+from .briefs import AT_ONCE, Brief, briefs, figures_of
 from .database import (
     DATABASE_FILE,
     closed_on_error,
@@ -47,13 +38,12 @@ from .migrate import HEAD, create_in_memory, migrate, version_of
 from .rows import SERIES, measurement_of, record_of, rows_of, run_row
 from .run_folder import read_run_folder
 from .selection import selected
+from .signatures import has_no_run_yet, run_folders, signature_of
 
 RUNS_FOLDER = "runs"
 IMPORTED_FILE = "imported.json"  # in a run folder: it came from another machine, and when
 LOCK_TIMEOUT_S = 10.0
 
-# A change to any of these, or to its size, means that the folder is to be read again.
-_SIGNED = (HEADER_FILE, MEASUREMENTS_FILE, SEGMENTS_FILE, STEPS_FILE, EVENTS_FILE, HEARTBEAT_FILE)
 _LISTED = (
     "useful_tokens",
     "useful_tokens_per_s",
@@ -146,13 +136,15 @@ class Store:
     def _read_changed_folders(self) -> list[str]:
         with explained(self.home), self._engine.connect() as connection:
             rows = connection.execute(select(tables.runs.c.id, tables.runs.c.signature, tables.runs.c.state))
-            known = {row.id: (row.signature, row.state) for row in rows}
+            known = {run_id: (signature, state) for run_id, signature, state in rows}
         problems = []
-        for folder in _run_folders(self.home):
-            if _has_no_run_yet(folder):
+        runs = self.home / RUNS_FOLDER
+        for name in run_folders(runs):
+            signature, state = known.get(name, (None, None))
+            if state not in (None, "running") and signature == signature_of(f"{runs}/{name}"):
                 continue
-            signature, state = known.get(folder.name, (None, None))
-            if state not in (None, "running") and signature == _signature(folder):
+            folder = runs / name
+            if has_no_run_yet(folder):
                 continue
             try:
                 self.ingest(folder)
@@ -163,7 +155,7 @@ class Store:
     def ingest(self, folder: Path) -> str:
         """Reads one run folder into the database, in one transaction; returns the run's id. InputError if it
         is not a run folder or holds another run than its name says."""
-        signature = _signature(folder)  # before reading: a change while reading is then seen next time
+        signature = signature_of(str(folder))  # before reading: a change while reading is then seen next time
         record = read_run_folder(folder, samples=False)
         run_id = record.header.id
         if run_id != folder.name:
@@ -208,14 +200,12 @@ class Store:
         with explained(self.home), self._engine.connect() as connection:
             exact = select(r.id).where(or_(r.id == text, r.name == text))
             found = connection.execute(exact).scalars().all() or selected(connection, text)
-            started = connection.execute(select(r.id, r.started_at)).all()
+            some = select(r.id, r.started_at)
+            some = some.where(r.id.in_(found)) if found and len(found) <= AT_ONCE else some
+            ages = {run_id: _age(started_at, run_id) for run_id, started_at in connection.execute(some)}
         if not found or text == "last":
             return [self.resolve(text)]
-        meant = set(found)
-        rows = sorted(
-            (row for row in started if row.id in meant), key=lambda row: _age(row.started_at, row.id)
-        )
-        return [row.id for row in rows]
+        return sorted(found, key=ages.__getitem__)
 
     def briefs(self, ids: Sequence[str], names: Collection[str], known: Collection[str]) -> list[Brief]:
         """These runs without steps, spans, events and samples, each with its measurements called one of
@@ -309,42 +299,6 @@ def _ready_for_writing(home: Path) -> bool:
         ) from None
     file = home / DATABASE_FILE
     return os.access(home, os.W_OK) and (not file.exists() or os.access(file, os.W_OK))
-
-
-def _run_folders(home: Path) -> Iterator[Path]:
-    """The folders in runs/, in name order; hidden ones are being made by an import."""
-    try:
-        with os.scandir(home / RUNS_FOLDER) as entries:
-            names = sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StorageError(f"{home / RUNS_FOLDER} cannot be read: {error.strerror}") from None
-    yield from (home / RUNS_FOLDER / name for name in names)
-
-
-def _signature(folder: Path) -> str:
-    """Sizes and times of the files that a run writes to; cheap, so that thousands of folders are."""
-    parts = []
-    for name in _SIGNED:
-        try:
-            found = os.stat(f"{folder}/{name}")
-            parts.append(f"{found.st_size}.{found.st_mtime_ns}")
-        except OSError:
-            parts.append("-")
-    return " ".join(parts)
-
-
-def _has_no_run_yet(folder: Path) -> bool:
-    """A folder whose run.json is still to come, or never will where its run was killed before its first step.
-    With steps in it and no run.json for long, something is lost."""
-    try:
-        if os.path.exists(f"{folder}/{HEADER_FILE}"):
-            return False
-        young = time.time() - os.stat(folder).st_mtime < HEARTBEAT_STALE_S
-        return young or not os.path.exists(f"{folder}/{STEPS_FILE}")
-    except OSError:
-        return True  # it was removed meanwhile
 
 
 def _imported_at(folder: Path) -> str | None:
