@@ -22,6 +22,7 @@ from trueup.analysis.audit import audit_claims
 from trueup.analysis.audit_file import read_claims
 from trueup.analysis.names import NAMES
 from trueup.cli.app import app
+from trueup.cli.price_book import today
 from trueup.recipe import recipe_schema
 from trueup.report.audit import audit_text
 
@@ -241,7 +242,7 @@ def audit_page() -> str:
     lines = [HEAD.format(source="docs/claims/, by `trueup audit`"), AUDIT_INTRO]
     for name in CLAIM_FILES:
         path = f"docs/claims/{name}.yaml"
-        audit = audit_claims(read_claims((HERE.parent / path).read_text(encoding="utf-8"), path))
+        audit = audit_claims(read_claims((HERE.parent / path).read_text(encoding="utf-8"), path), today())
         console = Console(file=io.StringIO(), highlight=False, width=110)
         with console.capture() as printed:
             console.print(audit_text(audit))

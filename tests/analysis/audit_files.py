@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from trueup.analysis.audit import audit_claims
 from trueup.analysis.audit_file import read_claims
 from trueup.schema.claim import Audit, AuditedClaim
 
+TODAY = date(2026, 11, 30)
 EXAMPLES = Path(__file__).parents[2] / "docs" / "claims"
 
 
 def audited(text: str) -> Audit:
-    return audit_claims(read_claims(text, "claims.yaml"))
+    return audit_claims(read_claims(text, "claims.yaml"), TODAY)
 
 
 def one(claim: dict[str, Any], **figures: Any) -> AuditedClaim:

@@ -126,6 +126,13 @@ def test_a_number_and_a_figure_with_a_unit_are_mixed_units() -> None:
         result("a + 1", a="3 USD")
 
 
+def test_powers_of_units_are_told_in_words() -> None:
+    hours = read_quantity("3 h")
+    assert hours is not None
+    with pytest.raises(InputError, match=r"second\^2 and second cannot be added"):
+        Figures({"t": hours}, {}).value("t * t + t")
+
+
 def test_a_minus_sign_has_no_unit() -> None:
     assert ends("-a", a="exactly 3 USD") == (-3, -3)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import date
 from fractions import Fraction
 
 from trueup.schema import InputError, Measurement
@@ -20,9 +21,8 @@ from .audit_facts import hardware_findings, model_findings, name_findings
 from .audit_file import LocatedClaims
 from .audit_formula import Figures, Result, UndecidedError
 from .audit_interval import Interval
-from .audit_numbers import four_digits
 from .audit_physics import Limit, decoding_limit, memory_limit, training_limit
-from .audit_quantity import Quantity, read_quantity
+from .audit_quantity import Quantity, four_digits, read_quantity
 from .audit_units import dims_text
 
 ROUNDING = "range of rounding, no confidence interval"
@@ -42,9 +42,9 @@ class _Found:
     missing: tuple[str, ...] = ()
 
 
-def audit_claims(located: LocatedClaims) -> Audit:
-    """InputError, with file and line, where something cannot be read; what merely cannot be decided has that
-    for a verdict."""
+def audit_claims(located: LocatedClaims, today: date) -> Audit:
+    """InputError, with file and line, where something cannot be read, or a price is asked for of later than
+    today; what merely cannot be decided has that for a verdict."""
     claims = located.claims
     with _at(located, ""):
         _check_names(claims)
@@ -54,7 +54,7 @@ def audit_claims(located: LocatedClaims) -> Audit:
     audited = []
     for name, claim in claims.claims.items():
         with _at(located, f"claims.{name}"):
-            one = _audited(name, claim, published.get(name), figures)
+            one = _audited(name, claim, published.get(name), figures, today)
             given = _sources(claims, figures.rests_on(claim.formula, claim.check))
             audited.append(one.model_copy(update={"sources": (*given, *one.sources)}))
     return Audit(title=claims.title, source=claims.source, claims=tuple(audited))
@@ -105,9 +105,9 @@ def _at(located: LocatedClaims, key: str) -> Iterator[None]:
         raise InputError(f"{located.where(key)}: {error}") from None
 
 
-def _audited(name: str, claim: Claim, said: Quantity | None, figures: Figures) -> AuditedClaim:
+def _audited(name: str, claim: Claim, said: Quantity | None, figures: Figures, today: date) -> AuditedClaim:
     try:
-        found = _found(claim, said, figures)
+        found = _found(claim, said, figures, today)
     except UndecidedError as undecided:
         found = _Found("cannot be decided", undecided.reason, missing=undecided.missing)
     limit = found.limit
@@ -131,9 +131,9 @@ def _audited(name: str, claim: Claim, said: Quantity | None, figures: Figures) -
     )
 
 
-def _found(claim: Claim, said: Quantity | None, figures: Figures) -> _Found:
+def _found(claim: Claim, said: Quantity | None, figures: Figures, today: date) -> _Found:
     if claim.hardware is not None:
-        return _from_findings(hardware_findings(claim.hardware))
+        return _from_findings(hardware_findings(claim.hardware, today))
     if claim.model is not None:
         return _from_findings(model_findings(claim.model))
     if claim.exists is not None:

@@ -12,56 +12,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from fractions import Fraction
-from functools import cache
 
-from trueup.catalog import Accelerator, Instance, accelerators, instances
-from trueup.catalog.lookup import Figure, read_data
+from trueup.catalog import Accelerator, Instance, accelerators, instances, staleness
+from trueup.catalog.claims_facts import Machine, claims_facts
+from trueup.catalog.lookup import Figure
 from trueup.catalog.models import published_model, published_models
 from trueup.catalog.price_book import PriceBook
 from trueup.catalog.prices import published_prices
-from trueup.schema import Frozen, InputError, PriceRow
+from trueup.schema import InputError, PriceRow
 from trueup.schema.claim import Finding, HardwareClaim, ModelClaim
 
 from .audit_formula import UndecidedError
-from .audit_numbers import four_digits
 from .audit_physics import published_dims
-from .audit_quantity import Quantity, read_quantity
+from .audit_quantity import Quantity, four_digits, read_quantity
 from .audit_units import dims_text, read_unit
 
 _NO_ACCELERATOR = "it has no accelerator"
 _UNITS = {"chip_memory": "byte", "memory": "byte", "bandwidth": "byte/s", "bf16": "FLOP/s", "fp8": "FLOP/s"}
-
-
-class Cores(Frozen):
-    """NeuronCores of one chip: physical, and as software sees them by default."""
-
-    chip: str
-    physical: int
-    logical: int
-    source: str
-    as_of: str
-
-
-class Machine(Frozen):
-    """An instance without an accelerator."""
-
-    name: str
-    vcpu: int
-    memory_gib: float
-    source: str
-    as_of: str
-
-
-class VendorNames(Frozen):
-    """Names in one vendor's software by kind, each with a remark: `absent` ones were looked for and not
-    found."""
-
-    vendor: str
-    source: str
-    as_of: str
-    known: dict[str, dict[str, str]]
-    removed: dict[str, dict[str, str]]
-    absent: dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -75,24 +42,10 @@ class _Subject:
     source: str
 
 
-@cache
-def claims_facts() -> tuple[dict[str, Cores], dict[str, Machine], tuple[VendorNames, ...]]:
-    """Cores by chip, machines by name, names by vendor."""
-    data = read_data("claims_facts.json")
-    cores = (Cores.model_validate(row) for row in data["cores"])
-    machines = (Machine.model_validate(row) for row in data["machines"])
-    return (
-        {one.chip: one for one in cores},
-        {one.name: one for one in machines},
-        tuple(VendorNames.model_validate(row) for row in data["names"]),
-    )
-
-
-def hardware_findings(claim: HardwareClaim) -> tuple[Finding, ...]:
+def hardware_findings(claim: HardwareClaim, today: date) -> tuple[Finding, ...]:
     """One finding for each thing said. UndecidedError for what the catalog does not hold; InputError where a
-    figure is none or in the wrong unit."""
-    subject = _subject(claim)
-    return tuple(_hardware_findings(claim, subject))
+    figure is none or in the wrong unit, and for a price of later than today."""
+    return tuple(_hardware_findings(claim, _subject(claim), today))
 
 
 def model_findings(claim: ModelClaim) -> tuple[Finding, ...]:
@@ -110,7 +63,9 @@ def model_findings(claim: ModelClaim) -> tuple[Finding, ...]:
 def name_findings(name: str) -> tuple[Finding, ...]:
     """Whether there is such a variable, flag, tool, chip or instance. UndecidedError where no list has it."""
     bare = name.strip().partition("=")[0]
-    if bare.lower() in {**accelerators(), **instances()}:
+    if bare.startswith("-"):  # a flag's value may follow it after a space
+        bare = bare.partition(" ")[0]
+    if bare.lower() in {**accelerators(), **instances(), **claims_facts()[1]}:
         return (Finding(what="name", said=name, found="in the catalog", agrees=True, source="the catalog"),)
     for names in claims_facts()[2]:
         source = f"{names.source}, {names.as_of}"
@@ -148,7 +103,7 @@ def _subject(claim: HardwareClaim) -> _Subject:
     return _Subject(chip.title, chip, None, None, f"{chip.memory.source}, {chip.memory.as_of}")
 
 
-def _hardware_findings(claim: HardwareClaim, subject: _Subject) -> Iterator[Finding]:
+def _hardware_findings(claim: HardwareClaim, subject: _Subject, today: date) -> Iterator[Finding]:
     if claim.instance is not None and claim.chip is not None:
         yield _chip(claim.chip, subject)
     if claim.chips is not None:
@@ -166,15 +121,19 @@ def _hardware_findings(claim: HardwareClaim, subject: _Subject) -> Iterator[Find
         if text is not None:
             yield _of_chip(what, _read(text, (_UNITS[what],)), subject)
     if claim.price is not None:
-        yield _price(claim, _read(claim.price, ("USD/h",)), subject)
+        day = None if claim.on_date is None else _day(claim.on_date, today)
+        yield _price(_read(claim.price, ("USD/h",)), subject, day)
 
 
 def _chip(said: str, subject: _Subject) -> Finding:
+    """By a chip's name or title. Another name may mean the same chip: that is for the reader to say."""
     name = said.strip().lower()
     if subject.instance is None or subject.instance.chip is None:
         return Finding(what="chip", said=said, found=_NO_ACCELERATOR, agrees=False, source=subject.source)
-    agrees = name in {subject.instance.chip, (subject.chip.title if subject.chip else "").lower()}
     found = f"{subject.instance.chip_count} {_title(subject)}"
+    agrees: bool | None = name in {subject.instance.chip, _title(subject).lower()}
+    if not agrees and name not in {*accelerators(), *(one.title.lower() for one in accelerators().values())}:
+        found, agrees = f"{found}; the catalog holds no chip named '{said}'", None
     return Finding(what="chip", said=said, found=found, agrees=agrees, source=subject.source)
 
 
@@ -238,28 +197,33 @@ def _binary(what: str, said: Quantity, gib: float, source: str, per: str = "") -
     return _finding(what, said, f"{four_digits(gib)} GiB{per}", (gib * 2.0**30, gib * 1e9), source)
 
 
-def _price(claim: HardwareClaim, said: Quantity, subject: _Subject) -> Finding:
-    """On a date, or without one at any time: a price that was never seen may still have been one."""
-    if claim.on_date is None:
-        rows = [row for row in published_prices() if row.instance == subject.words and row.amount_per_hour]
-        equal = next((row for row in rows if said.interval.contains(_amount(row))), None)
-        if equal is not None:
-            return _priced(said, equal, agrees=True)
-        known = "; ".join(_row_words(row) for row in rows) or "no price is known"
-        return Finding(
-            what="price", said=said.text, found=f"{known}: say `on_date`", agrees=None, source=subject.source
-        )
+def _day(text: str, today: date) -> date:
     try:
-        day = date.fromisoformat(claim.on_date)
+        day = date.fromisoformat(text)
     except ValueError:
-        raise InputError(f"on_date: '{claim.on_date}' is no date, such as 2025-05-31") from None
-    try:
-        row = PriceBook(published=published_prices()).find(subject.words, "on_demand", on=day)
-    except InputError as error:
-        return Finding(what="price", said=said.text, found=str(error), agrees=None, source=subject.source)
-    if row.amount_per_hour is None or row.currency != "USD":
-        return Finding(what="price", said=said.text, found=row.reason or "", agrees=None, source=row.source)
-    return _priced(said, row, agrees=said.interval.contains(_amount(row)))
+        raise InputError(f"on_date: '{text}' is no date, such as 2025-05-31") from None
+    if day > today:
+        raise InputError(f"on_date: {text} lies in the future: nobody knows a price of then")
+    return day
+
+
+def _price(said: Quantity, subject: _Subject, day: date | None) -> Finding:
+    """On demand, in any region, on a day, or without one at any time: a price that was never seen, or not
+    for long, may still have been one."""
+    rows = [row for row in published_prices() if (row.instance, row.model) == (subject.words, "on_demand")]
+    if day is not None:
+        rows = [held.row for held in PriceBook(published=rows).in_force(day)]
+    priced = [row for row in rows if row.amount_per_hour is not None]
+    equal = [row for row in priced if said.interval.contains(_amount(row))][:1]
+    shown = equal or rows
+    found = "; ".join(_row_words(row, day) for row in shown) or "no price of then is known"
+    agrees: bool | None = True if equal else None
+    if not equal and day is None:
+        found += ": say `on_date`"
+    elif not equal and priced and not any(staleness(row, day) for row in priced if day):
+        agrees = False
+    source = f"{shown[0].source}, {shown[0].as_of}" if shown else subject.source
+    return Finding(what="price", said=said.text, found=found, agrees=agrees, source=source)
 
 
 def _amount(row: PriceRow) -> Fraction:
@@ -267,16 +231,14 @@ def _amount(row: PriceRow) -> Fraction:
     return Fraction(repr(row.amount_per_hour or 0.0)) * read_unit(f"{row.currency}/h").factor
 
 
-def _priced(said: Quantity, row: PriceRow, *, agrees: bool) -> Finding:
-    source = f"{row.source}, {row.as_of}"
-    return Finding(what="price", said=said.text, found=_row_words(row), agrees=agrees, source=source)
-
-
-def _row_words(row: PriceRow) -> str:
+def _row_words(row: PriceRow, day: date | None) -> str:
+    if row.amount_per_hour is None:
+        return f"{row.reason}, {row.region}"
     span = f" from {row.valid_from}" if row.valid_from else ""
     span += f" to {row.valid_to}" if row.valid_to else ""
-    model = row.model.replace("_", "-")
-    return f"{four_digits(row.amount_per_hour or 0.0)} {row.unit} {model}, {row.region}{span}"
+    old = staleness(row, day) if day else None
+    words = f"{four_digits(row.amount_per_hour)} {row.unit} on-demand, {row.region}{span}"
+    return f"{words}; {old}" if old else words
 
 
 def _finding(what: str, said: Quantity, found: str, values: tuple[float, ...], source: str) -> Finding:

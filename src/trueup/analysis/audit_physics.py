@@ -19,8 +19,7 @@ from trueup.schema.claim import DecodingClaim, MemoryClaim, State, TrainingClaim
 from . import flops
 from .audit_formula import Figures, UndecidedError
 from .audit_interval import Interval
-from .audit_numbers import four_digits, scaled
-from .audit_quantity import Quantity
+from .audit_quantity import Quantity, four_digits, scaled
 from .audit_units import dims_text, no_dimension, read_unit
 
 # The best published training of dense models uses about 40 to 70% of the peak; large matrix products alone,
@@ -193,7 +192,7 @@ def _training_rate(claim: TrainingClaim, said: Quantity, figures: Figures) -> In
         return said.interval
     _require(said, "s", "a training claim with `tokens` says a time, such as 47.2 min")
     if said.interval.low <= 0:
-        raise InputError(f"'{said.text}' is no time in which anything can be trained")
+        raise InputError(f"'{said.text}' may be no time at all: nothing can be trained in that")
     return _of(claim.tokens, "token", figures) / said.interval
 
 
@@ -244,6 +243,8 @@ def _of(formula: str, unit: str, figures: Figures) -> Interval:
 def _require(said: Quantity, unit: str, expected: str) -> None:
     if said.dims != read_unit(unit).dims:
         raise InputError(f"'{said.text}' is in {dims_text(said.dims)}: {expected}")
+    if said.interval.middle <= 0:
+        raise InputError(f"'{said.text}' is not above zero: {expected}")
 
 
 def _needed(value: float, unit: str, method: str) -> Measurement:

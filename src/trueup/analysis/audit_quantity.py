@@ -1,4 +1,4 @@
-"""A published figure, as text, to the range of values that it can stand for.
+"""A published figure, as text, to the range of values that it can stand for; and numbers to text again.
 
 The last digit that was written is rounded: `23.3` is 23.25 to 23.35. In whole numbers of 1,000 and more,
 zeros at the end do not count as written: `15,200` is 15,150 to 15,250. Fewer than 1,000 whole things (nodes,
@@ -8,6 +8,7 @@ zeros at the end; `exactly` allows nothing. A range is a range: `6 to 8 min`.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -32,6 +33,7 @@ _LARGEST_EXPONENT = 30
 _COUNTS_ARE_EXACT_BELOW = 1000
 _LARGEST = 10**100  # in root units
 _LONGEST = 200  # characters
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ def _range(found: re.Match[str], how: str | None, unit: Unit, text: str) -> Inte
     if found["to"] is not None:
         if how is not None or found["margin"] is not None:
             raise InputError(f"'{text}': a range 'A to B' takes neither about, exactly nor ±")
+        if found["sign"] is not None:
+            raise InputError(f"'{text}': whose sign it is cannot be seen; write a range without signs")
         high, _ = _number(found["to"])
         if high < value:
             raise InputError(f"'{text}': the range ends below where it begins")
@@ -124,3 +128,23 @@ def _number(text: str, *, zeros_count: bool = True) -> tuple[Fraction, Fraction]
     if not point and value and not (zeros_count and value < _COUNTS_ARE_EXACT_BELOW):
         place = Fraction(10 ** (len(whole) - len(whole.rstrip("0"))))
     return value * scale, place * scale
+
+
+def four_digits(value: float) -> str:
+    """1,235; 18.4; 0.001797; 1.2e-07."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    magnitude = math.floor(math.log10(abs(value)))
+    if magnitude < -5 or magnitude >= 15:
+        return f"{value:.4g}"
+    decimals = max(0, 3 - magnitude)
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text
+
+
+def scaled(value: float, unit: str) -> str:
+    """480.9 TFLOP/s; 128.5 GB."""
+    for size, prefix in _PREFIXES:
+        if abs(value) >= size:
+            return f"{four_digits(value / size)} {prefix}{unit}"
+    return f"{four_digits(value)} {unit}"

@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any
 
 import pint
+from pint.util import to_units_container
 
 from trueup.schema import InputError
 
@@ -130,8 +131,15 @@ def read_unit(text: str) -> Unit:
 
 
 def dims_text(dims: pint.Unit) -> str:
-    """Root units as people write them: `dollar/token`, `plain number`."""
-    return "plain number" if dims == no_dimension() else str(dims).replace(" / ", "/").replace(" * ", "·")
+    """Root units as people write them: `dollar/token`, `second^2`, `plain number`."""
+    powers = sorted(to_units_container(dims).items())
+    above = "·".join(_power_text(name, power) for name, power in powers if power > 0)
+    below = "".join(f"/{_power_text(name, -power)}" for name, power in powers if power < 0)
+    return f"{above or '1'}{below}" if powers else "plain number"
+
+
+def _power_text(name: str, power: Any) -> str:
+    return name if power == 1 else f"{name}^{power}"
 
 
 def _pieces(text: str) -> list[str]:
@@ -169,6 +177,11 @@ def _product(
             if not rest:
                 raise InputError(f"the unit '{text}' lacks a ')'")
             rest = rest[1:]
+        elif piece.isdecimal() and len(rest) + 1 < len(pieces):
+            raise InputError(
+                f"'{text}' is no unit: a number in it stands after a division, as in USD/(1000 tokens); "
+                "write what is 16 x 175 W, or 1 h 20 min, as two figures and a formula"
+            )
         else:
             inner, inner_dims = _one(text, piece)
         factor, dims = factor * inner, dims * inner_dims

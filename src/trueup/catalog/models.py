@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from importlib import resources
 
 from trueup.schema import Frozen
+
+from .lookup import read_data
 
 
 class PublishedModel(Frozen):
@@ -23,8 +23,7 @@ class PublishedModel(Frozen):
 @cache
 def published_models() -> dict[str, PublishedModel]:
     """Every model of the catalog by name."""
-    text = resources.files("trueup.catalog").joinpath("models.json").read_text(encoding="utf-8")
-    return {row["name"]: PublishedModel.model_validate(row) for row in json.loads(text)["models"]}
+    return {row["name"]: PublishedModel.model_validate(row) for row in read_data("models.json")["models"]}
 
 
 def published_model(name: str) -> PublishedModel | None:

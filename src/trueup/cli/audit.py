@@ -9,6 +9,7 @@ import typer
 from trueup.schema import InputError
 
 from .output import JSON_OPTION, print_json, print_rich
+from .price_book import today
 
 MOST_BYTES = 1 << 18
 
@@ -23,7 +24,7 @@ def audit(
     from trueup.analysis.audit import audit_claims
     from trueup.analysis.audit_file import read_claims
 
-    found = audit_claims(read_claims(_text(path), str(path)))
+    found = audit_claims(read_claims(_text(path), str(path)), today())
     if as_json:
         print_json(found.model_dump(mode="json"))
     else:
