@@ -92,6 +92,28 @@ def test_steps_recorded_before_loss_scaling_were_not_scaled(tmp_path: Path) -> N
     assert tuple(row) == (1, 2.5, 1.0)
 
 
+def test_headers_move_to_their_own_table_with_all_that_belongs_to_a_run(tmp_path: Path) -> None:
+    engine = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
+    with writing(engine) as connection:
+        migrate.run_alembic(connection, "0002")
+        connection.exec_driver_sql(
+            "INSERT INTO runs (id, name, state, started_at, recipe_digest, header, signature) "
+            """VALUES ('a', 'a', 'finished', '2026-01-01', 'd', '{"id": "a"}', 's')"""
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO measurements (run_id, name, seq, unit, kind, method, scope) "
+            "VALUES ('a', 'wall_s', 0, 's', 'measured', '', 'process')"
+        )
+    migrate.migrate(engine)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT * FROM headers").all() == [("a", '{"id": "a"}')]
+        assert connection.exec_driver_sql("SELECT run_id, name FROM measurements").all() == [("a", "wall_s")]
+    with writing(engine) as connection:
+        connection.exec_driver_sql("DELETE FROM runs")
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT * FROM headers").all() == []
+
+
 def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path) -> None:
     engine = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
     with writing(engine) as connection:
