@@ -17,12 +17,30 @@ ALL = [asked for probe in PROBES for asked in probe.steps]
 
 
 @pytest.mark.parametrize("asked", ALL)
-def test_a_probes_rows_are_full_of_examples_of_one_length(asked: Asked) -> None:
+def test_a_probes_rows_are_full_of_its_examples(asked: Asked) -> None:
     one = random_micro_batch(asked, 512, 0)
     assert one.shape == (asked.rows, asked.width)
-    lengths = [np.count_nonzero(row == n) for row in one.segments_BT for n in range(1, asked.examples + 1)]
-    assert set(lengths) == {asked.width // asked.examples}
-    assert one.attention_sum_sq == sum(length * length for length in lengths)
+    numbers = range(1, len(asked.lengths) + 1)
+    assert all(
+        [np.count_nonzero(row == n) for n in numbers] == list(asked.lengths) for row in one.segments_BT
+    )
+    assert one.attention_sum_sq == asked.rows * sum(length * length for length in asked.lengths)
+
+
+def test_some_probes_take_examples_in_several_groups() -> None:
+    """Else a layer's own calls and a group's could not be told apart."""
+    groups = {
+        counted(
+            list(asked.lengths) * asked.rows,
+            rows=asked.rows,
+            width=asked.width,
+            supervised=1,
+            head=1,
+            attention="example",
+        ).groups
+        for asked in ALL
+    }
+    assert len(groups) >= 3
 
 
 @pytest.mark.parametrize("asked", ALL)
@@ -34,7 +52,7 @@ def test_no_first_token_of_an_example_is_supervised(asked: Asked) -> None:
 
 def test_attention_with_a_mask_counts_whole_rows() -> None:
     found = counted([10, 20], rows=1, width=32, supervised=5, head=5, attention="row")
-    assert (found.scores, found.groups) == (32 * 32, 1)
+    assert (found.scores, found.scores_again, found.groups) == (32 * 32, 32 * 32, 1)
 
 
 def test_attention_by_example_counts_the_places_it_takes() -> None:
@@ -47,6 +65,12 @@ def test_attention_by_example_counts_the_places_it_takes() -> None:
 def test_long_examples_leave_out_later_keys_block_by_block() -> None:
     found = counted([1024], rows=1, width=1024, supervised=5, head=5, attention="example")
     assert 1024 * 1024 / 2 < found.scores < 1024 * 1024
+    assert found.scores_again == found.scores
+
+
+def test_the_softmax_of_short_examples_is_kept() -> None:
+    found = counted([128, 64], rows=1, width=192, supervised=5, head=5, attention="example")
+    assert found.scores_again == 0
 
 
 def test_a_spent_budget_still_times_the_small_models(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ _GATHERED = {
     "linear layers": ("products",),
     "adapters": ("adapters",),
     "head": ("head", "head_words"),
-    "attention": ("scores", "score_numbers", "groups"),
+    "attention": ("scores", "scores_again", "score_numbers", "groups"),
     "norms, activations, copies": ("hidden", "heads", "feed"),
     "optimizer": ("trained", "trained_again", "tensors"),
     "calls": ("layers_lora", "layers_full", "micro_batches", "steps"),

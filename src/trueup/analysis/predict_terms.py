@@ -28,6 +28,7 @@ TERMS = {
     "head": "s of the head's products, measured one by one",
     "head_words": "logit",
     "scores": "score of a query with a key, one head",
+    "scores_again": "score computed again in the backward pass",
     "score_numbers": "score times head size",
     "groups": "group of examples in one layer",
     "layers_lora": "layer run forward and backward, beside adapters",
@@ -65,7 +66,8 @@ class Tuning:
 @dataclass(frozen=True)
 class MicroBatchWork:
     """Counts of one micro-batch. `scores`: of queries with keys, one head of one layer, as the attention in
-    use computes them; `groups`: of examples that it takes together."""
+    use computes them, `scores_again` those of them that the backward pass needs and that were not kept;
+    `groups`: of examples that it takes together."""
 
     rows: int
     width: int
@@ -74,6 +76,7 @@ class MicroBatchWork:
     head_rows: int
     attention_sum_sq: int
     scores: int
+    scores_again: int
     groups: int
     examples: int
 
@@ -189,6 +192,7 @@ def _micro_batch_terms(
         "head": sum(count * table.seconds(size) for size, count in _head_products(dims, tuning, one)),
         "head_words": float(one.head_rows * dims.vocab),
         "scores": scores,
+        "scores_again": passes * layers * dims.heads * one.scores_again,
         "score_numbers": scores * dims.head_dim,
         "groups": passes * layers * one.groups,
         f"layers_{tuning.method}": passes * layers,

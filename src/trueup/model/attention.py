@@ -104,14 +104,17 @@ def examples_for(members: int) -> int:
     return -(-members // step) * step
 
 
-def scores_of(lengths: Sequence[int]) -> tuple[int, int]:
-    """(scores that one head computes of examples of these lengths, groups that they are taken in)."""
+def scores_of(lengths: Sequence[int]) -> tuple[int, int, int]:
+    """Of examples of these lengths: scores that one head computes, those among them that are computed again
+    in the backward pass, and groups that the examples are taken in."""
     groups = _grouped([(0, length) for length in lengths])
-    scores = 0
+    scores = again = 0
     for places, members in groups:
         blocks = ((first, min(first + BLOCK, places)) for first in range(0, places, BLOCK))
-        scores += examples_for(len(members)) * sum((last - first) * last for first, last in blocks)
-    return scores, len(groups)
+        own = examples_for(len(members)) * sum((last - first) * last for first, last in blocks)
+        scores += own
+        again += own if places > KEEP else 0
+    return scores, again, len(groups)
 
 
 def get_ready(tokens: int, *, heads: tuple[int, int], head_dim: int, dtype: torch.dtype) -> None:

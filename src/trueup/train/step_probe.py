@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trueup.model.load import LoadedModel
     from trueup.model.precision import Precision
 
-UNTIMED, FEWEST, MOST = 2, 4, 16  # steps of each probe
+UNTIMED, FEWEST, MOST = 1, 4, 12  # steps of each probe
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 ALL_LINEAR = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
 
@@ -56,14 +56,17 @@ class ProbeModel:
 
 @dataclass(frozen=True)
 class Asked:
-    """One step to time: micro-batches of `rows` rows, each of `examples` of one length, of which the last
-    `supervised` part carries loss. `width` is a multiple of `examples`."""
+    """One step to time: micro-batches of `rows` rows, each full of examples of these lengths, of which the
+    last `supervised` part carries loss."""
 
     rows: int
-    width: int
-    examples: int = 1
+    lengths: tuple[int, ...]
     supervised: float = 0.5
     micro_batches: int = 1
+
+    @property
+    def width(self) -> int:
+        return sum(self.lengths)
 
 
 @dataclass(frozen=True)
@@ -84,19 +87,31 @@ _WIDE, _LARGE = ProbeModel(512, 3, 4, 4, 1408, 2048), ProbeModel(768, 3, 12, 4, 
 
 # The first are small: a short calibration ends with them.
 PROBES = (
-    Probe(_SMALL, _lora(4), (Asked(1, 96, 3), Asked(8, 128, 2, 1.0), Asked(2, 256, 4, micro_batches=4))),
-    Probe(_SMALL, FULL, (Asked(1, 96, 3), Asked(4, 256, 1, 1.0), Asked(1, 128, 2, micro_batches=4))),
-    Probe(_TALL, _lora(8), (Asked(1, 64), Asked(2, 256, 8), Asked(1, 1024, 2, 0.2))),
-    Probe(_TALL, FULL, (Asked(1, 128, 2), Asked(2, 256, 4, micro_batches=2))),
-    Probe(_WORDY, _lora(16), (Asked(1, 128, 1, 1.0), Asked(2, 512, 4, 0.3), Asked(8, 128, 1, 1.0))),
-    Probe(_WORDY, FULL, (Asked(1, 256, 4, 0.5), Asked(1, 256, 2, 0.5, micro_batches=3))),
-    Probe(_MIDDLE, _lora(16), (Asked(1, 256, 4), Asked(4, 512, 2, 0.2), Asked(1, 1024, 1, 0.1))),
-    Probe(_MIDDLE, _lora(8, ALL_LINEAR), (Asked(2, 128, 1), Asked(4, 256, 4, micro_batches=2))),
-    Probe(_MIDDLE, FULL, (Asked(1, 256, 4), Asked(4, 256, 2), Asked(1, 128, 1, micro_batches=4))),
-    Probe(_WIDE, _lora(16), (Asked(1, 128), Asked(2, 512, 8, 0.2))),
-    Probe(_WIDE, FULL, (Asked(1, 256, 2), Asked(1, 512, 4, micro_batches=2))),
-    Probe(_LARGE, _lora(16), (Asked(1, 256, 2), Asked(1, 1024, 8, 0.3))),
-    Probe(_LARGE, FULL, (Asked(1, 256, 4, 0.3), Asked(1, 512, 4, 0.3))),
+    Probe(
+        _SMALL,
+        _lora(4),
+        (Asked(1, (32,) * 3), Asked(8, (64,) * 2, 1.0), Asked(1, (200, 40, 16), micro_batches=4)),
+    ),
+    Probe(
+        _SMALL,
+        FULL,
+        (Asked(1, (60, 20, 16)), Asked(2, (256,), 1.0), Asked(1, (64,) * 2, micro_batches=4)),
+    ),
+    Probe(_TALL, _lora(8), (Asked(1, (64,)), Asked(1, (220, 150, 90, 52)), Asked(1, (256,) * 2, 0.2))),
+    Probe(_TALL, FULL, (Asked(1, (100, 28)), Asked(1, (64,) * 4, micro_batches=2))),
+    Probe(_MIDDLE, _lora(16), (Asked(1, (64,) * 4), Asked(1, (400, 300, 60), 0.2), Asked(1, (768,), 0.1))),
+    Probe(
+        _MIDDLE,
+        FULL,
+        (Asked(1, (130, 70, 56)), Asked(2, (256,)), Asked(1, (128,), micro_batches=3)),
+    ),
+    Probe(_WORDY, _lora(16), (Asked(1, (128,), 1.0), Asked(1, (200, 128, 100, 84), 0.3))),
+    Probe(_WORDY, FULL, (Asked(1, (64,) * 4, 0.5), Asked(1, (90, 38), 0.5, micro_batches=2))),
+    Probe(_LARGE, _lora(16), (Asked(1, (128,) * 2), Asked(1, (170, 130, 100, 64, 48), 0.3))),
+    Probe(_LARGE, FULL, (Asked(1, (64,) * 2, 0.3), Asked(1, (96,) * 4, 0.3))),
+    Probe(_WIDE, _lora(16), (Asked(1, (128,)), Asked(2, (64,) * 4, 0.2), Asked(1, (512,), 0.1))),
+    Probe(_WIDE, FULL, (Asked(1, (128,) * 2), Asked(1, (120, 80, 56), micro_batches=2))),
+    Probe(_MIDDLE, _lora(8, ALL_LINEAR), (Asked(2, (128,)), Asked(1, (300, 120, 60, 32), micro_batches=2))),
 )
 SMALL_PROBES = 4  # always timed
 
@@ -218,25 +233,26 @@ class _Timer:
 
 
 def random_micro_batch(asked: Asked, vocab: int, seed: int) -> MicroBatch:
-    """Rows full of examples of one length, on random tokens."""
-    shape, length = (asked.rows, asked.width), asked.width // asked.examples
-    place_T = np.arange(asked.width)
-    within_T, segment_T = place_T % length, place_T // length + 1
-    loss_T = (within_T >= max(1, round(length * (1 - asked.supervised)))) & (within_T > 0)
+    """Rows full of examples, on random tokens."""
+    shape = (asked.rows, asked.width)
+    within_T = np.concatenate([np.arange(length) for length in asked.lengths])
+    segment_T = np.repeat(np.arange(1, len(asked.lengths) + 1), asked.lengths)
+    length_T = np.repeat(asked.lengths, asked.lengths)
+    first_T = np.maximum(1, np.round(length_T * (1 - asked.supervised)))
     return MicroBatch(
         tokens_BT=np.random.default_rng(seed).integers(0, vocab, shape, dtype=np.int64),
         positions_BT=np.tile(within_T, (asked.rows, 1)),
         segments_BT=np.tile(segment_T.astype(np.int32), (asked.rows, 1)),
-        loss_BT=np.tile(loss_T, (asked.rows, 1)),
+        loss_BT=np.tile(within_T >= first_T, (asked.rows, 1)),
         example_ids=(),
-        attention_sum_sq=asked.rows * asked.examples * length * length,
+        attention_sum_sq=asked.rows * sum(length * length for length in asked.lengths),
     )
 
 
 def _work(batch: MicroBatch, asked: Asked, attention: AttentionMode) -> MicroBatchWork:
     rows, width = batch.shape
     head = batch.supervised_tokens
-    lengths = [width // asked.examples] * (asked.examples * rows)
+    lengths = list(asked.lengths) * rows
     return counted(lengths, rows=rows, width=width, supervised=head, head=head, attention=attention)
 
 

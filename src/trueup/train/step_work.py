@@ -58,11 +58,12 @@ def counted(
     lengths: Sequence[int], *, rows: int, width: int, supervised: int, head: int, attention: AttentionMode
 ) -> MicroBatchWork:
     """Of a micro-batch with examples of these lengths. Attention with a mask computes all pairs of a row."""
-    scores, groups = rows * width * width, 1
+    scores = again = rows * width * width
+    groups = 1
     if attention == "example":
         from trueup.model.attention import scores_of  # loads torch
 
-        scores, groups = scores_of(lengths)
+        scores, again, groups = scores_of(lengths)
     return MicroBatchWork(
         rows=rows,
         width=width,
@@ -71,6 +72,7 @@ def counted(
         head_rows=head,
         attention_sum_sq=sum(length * length for length in lengths),
         scores=scores,
+        scores_again=again,
         groups=groups,
         examples=len(lengths),
     )
