@@ -231,7 +231,7 @@ def test_without_credentials_it_says_where_they_come_from(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     bare(monkeypatch, tmp_path)
-    with pytest.raises(TrueupError, match=r"could not get the spot prices.*boto3's own chain"):
+    with pytest.raises(InputError, match=r"could not get the spot prices.*boto3's own chain"):
         spot_prices(open_clients("us-east-1"), "p5.48xlarge", 7, NOW)
 
 

@@ -133,6 +133,7 @@ def test_a_wrong_row_is_told_with_its_line(old: str, new: str, words: str) -> No
         (",EUR,2026", ",,2026", r"own\.csv:2: currency: Field required"),
         ("reserved-1y", "savings", r"own\.csv:2: no price model 'savings'"),
         ("2026-03-01", "March", r"own\.csv:2: as_of: 'March' is no date"),
+        ("region,", "region,instance,", "two columns are named 'instance'"),
         (OWN, "", "is empty"),
     ],
 )

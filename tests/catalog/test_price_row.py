@@ -51,6 +51,12 @@ def test_what_is_no_date_is_refused(text: str) -> None:
         price_row(as_of=text)
 
 
+@pytest.mark.parametrize("field", ["instance", "region", "zone", "source"])
+def test_a_blank_is_no_name(field: str) -> None:
+    with pytest.raises(ValidationError, match="at least 1 character"):
+        price_row(**{field: " "})
+
+
 def test_a_row_holds_from_where_it_says_or_from_when_it_was_seen() -> None:
     assert price_row().start == instant(2026, 3, 1)
     assert price_row(valid_from="2026-01").start == instant(2026, 1, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from trueup.catalog import aws_prices
 from trueup.catalog.aws_prices import Clients
 from trueup.cli.price_book import price_of
 from trueup.recipe import Recipe
-from trueup.schema import MissingExtraError, PriceRow, TrueupError
+from trueup.schema import InputError, MissingExtraError, PriceRow, TrueupError
 
 CONTRACT = ("--currency", "USD", "--region", "us-east-1", "--source", "our contract")
 PAGE = Path(__file__).parents[2] / "docs" / "prices.md"
@@ -188,6 +189,13 @@ def test_a_date_in_the_future_is_refused(main: Main, tmp_path: Path) -> None:
     refused(main("prices", "list", "--on", "June"), 2, "a date is written")
 
 
+def test_a_price_that_ends_before_it_begins_is_refused_in_a_line(main: Main) -> None:
+    ends = ("--from", "2026-05", "--to", "2026-03")
+    done = main("prices", "set", "p5.48xlarge", "--per-hour", "39.5", *CONTRACT, *ends)
+    refused(done, 2, "before it begins on 2026-05")
+    assert "{" not in done.err
+
+
 def test_a_damaged_price_file_is_named(main: Main, home: Path) -> None:
     (home / "prices.jsonl").write_text("{}\n")
     refused(main("prices", "list"), 1, "prices.jsonl:1")
@@ -235,6 +243,33 @@ def test_refresh_keeps_what_came_and_fails_for_what_did_not(main: Main, aws: lis
     assert kept["spot"] == 9.0
     assert "50" in main("prices", "list", "--instance", "p5.48xlarge", "--region", "us-east-1").out
     assert refresh("--instance", "m7g.large").code == 0  # no accelerator, so no capacity blocks
+
+
+def test_a_spot_price_that_has_ended_is_kept_once(
+    main: Main, home: Path, aws: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spot_prices(clients: Clients, instance: str, days: float, now: datetime) -> list[PriceRow]:
+        began, ended = f"{days_ago(3)}T00:00:00Z", f"{days_ago(2)}T00:00:00Z"
+        row_of = partial(row, instance, now, model="spot", zone="us-east-1a")
+        first = row_of(amount_per_hour=9.0, valid_from=began, valid_to=ended)
+        return [first, row_of(amount_per_hour=8.0, valid_from=ended)]
+
+    monkeypatch.setattr(aws_prices, "spot_prices", spot_prices)
+    for _ in range(3):
+        main("prices", "refresh", "--from", "aws", "--instance", "p5.48xlarge")
+    lines = (home / "prices.jsonl").read_text().splitlines()
+    assert sum('"valid_to"' in line for line in lines) == 1
+
+
+def test_refresh_without_credentials_says_so_once(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(*_: object) -> list[PriceRow]:
+        raise InputError("Unable to locate credentials")
+
+    monkeypatch.setattr(aws_prices, "open_clients", lambda region: Clients(region or "us-east-1", None, None))
+    monkeypatch.setattr(aws_prices, "list_prices", without)
+    done = main("prices", "refresh", "--from", "aws")
+    refused(done, 2, "Unable to locate credentials")
+    assert done.err.count("credentials") == 1
 
 
 def test_refresh_asks_for_every_instance_of_the_catalog(main: Main, aws: list[str]) -> None:

@@ -30,7 +30,8 @@ from trueup.schema import (
     SpotPoint,
     SpotTerms,
 )
-from trueup.schema.price_row import ModelName, period
+from trueup.schema.price_row import period
+from trueup.schema.price_terms import ModelName
 
 from .bill import started_at
 from .outcomes import wall_seconds

@@ -64,8 +64,9 @@ def open_clients(region: str | None) -> Clients:
 
 
 def asked(ask: Callable[[], Answer], what: str) -> Answer:
-    """The answer. What boto3 raises (no credentials, no permission, no network) becomes a TrueupError."""
-    from botocore.exceptions import BotoCoreError, ClientError
+    """The answer. What boto3 raises (no permission, no network) becomes a TrueupError; an InputError where
+    there are no credentials, without which nothing further is to be asked."""
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
     try:
         return ask()
@@ -74,7 +75,8 @@ def asked(ask: Callable[[], Answer], what: str) -> Answer:
         why = f"{answer.get('Code')}: {answer.get('Message')}"
         raise TrueupError(f"AWS refused to {what}: {why}") from None
     except BotoCoreError as error:
-        raise TrueupError(
+        kind = InputError if isinstance(error, NoCredentialsError | PartialCredentialsError) else TrueupError
+        raise kind(
             f"could not {what}: {error} (credentials come from boto3's own chain: environment, ~/.aws, or "
             "the instance's role)"
         ) from None

@@ -64,7 +64,7 @@ def read_price_csv(
     neither the file nor `as_of` says when its prices were seen.
     """
     reader = csv.DictReader(StringIO(text.removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")), strict=True)
-    header = [column.strip() for column in _header(reader, name)]
+    header = _header(reader, name)
     reader.fieldnames = header
     zones = next(
         (one for one in _ZONE_FORMATS if {one.instance, one.region, one.on_demand} <= {*header}), None
@@ -98,7 +98,11 @@ def _header(reader: csv.DictReader[str], name: str) -> list[str]:
         raise InputError(f"{name}:1: not CSV: {error}") from None
     if not header:
         raise InputError(f"{name} is empty: a line of column names is expected first")
-    return list(header)
+    columns = [column.strip() for column in header]
+    twice = sorted({column for column in columns if columns.count(column) > 1})
+    if twice:
+        raise InputError(f"{name}:1: two columns are named '{twice[0]}'; which one counts is not known")
+    return columns
 
 
 def _must_be_own(header: list[str], name: str) -> None:
@@ -134,7 +138,7 @@ def _read(
         try:
             rows += [(number, row) for row in rows_of(line)]
         except (ValidationError, InputError, ValueError) as error:
-            problems.append(f"{name}:{number}: {_said(error)}")
+            problems.append(f"{name}:{number}: {told(error)}")
     if problems:
         more = f"\nand {len(problems) - _PROBLEMS_SHOWN} more" if len(problems) > _PROBLEMS_SHOWN else ""
         raise InputError("\n".join(problems[:_PROBLEMS_SHOWN]) + more)
@@ -220,7 +224,8 @@ def _number(text: str, column: str) -> float:
         raise InputError(f"{column} '{text}' is no number") from None
 
 
-def _said(error: Exception) -> str:
+def told(error: Exception) -> str:
+    """An error of one row in a line: the field, what was expected, and what was given."""
     if not isinstance(error, ValidationError):
         return str(error)
     problem = error.errors()[0]

@@ -104,6 +104,7 @@ def set_price(
     from pydantic import ValidationError
 
     from trueup.catalog.price_book import row_model
+    from trueup.catalog.price_csv import told
     from trueup.schema import PriceRow
 
     name = instance.strip().lower() if new else open_price_book().known_instance(instance)
@@ -124,10 +125,7 @@ def set_price(
             kind=kind,
         )
     except ValidationError as error:
-        problem = error.errors()[0]
-        place = "".join(f"{part}: " for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
-        raise InputError(f"{place}{message} (got {problem['input']!r})") from None
+        raise InputError(told(error)) from None
     _keep([row], "own", replaces=replace)
     if as_json:
         print_json(row.model_dump(mode="json"))
@@ -244,16 +242,21 @@ def _keep(rows: Sequence[PriceRow], origin: Literal["own", "collected"], *, repl
     recorded = now.isoformat(timespec="seconds").replace("+00:00", "Z")
 
     def new(there: list[PriceEntry]) -> list[PriceEntry]:
-        known = {entry.row for entry in there if entry.origin == origin}
+        known = {_but_for_when_seen(entry.row) for entry in there if entry.origin == origin}
         entries = [
             PriceEntry(row=row, origin=origin, recorded=recorded, replaces=replaces)
             for row in rows
-            if replaces or row not in known
+            if replaces or _but_for_when_seen(row) not in known
         ]
         book_of([*there, *entries])
         return entries
 
     return len(PriceFile(find_home().for_writing().path).add(new))
+
+
+def _but_for_when_seen(row: PriceRow) -> PriceRow:
+    """What has ended says nothing new when it is seen again: each refresh has days of spot prices again."""
+    return row if row.valid_to is None else row.model_copy(update={"as_of": row.valid_to})
 
 
 def _text_of(path: Path) -> str:

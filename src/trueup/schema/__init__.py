@@ -4,11 +4,13 @@ from .calibration import AttentionMode, Calibration, ProductTime, StepRates
 from .errors import InputError, MissingExtraError, StorageError, TrueupError
 from .measurement import Frozen, Kind, Measurement, Scope, unavailable
 from .prediction import Basis, Prediction
-from .price_row import HourlyPrice, ModelName, PriceModel, PriceRow
+from .price_row import HourlyPrice, PriceRow
 from .price_terms import (
     CapacityBlockTerms,
+    ModelName,
     OnDemandTerms,
     OwnedTerms,
+    PriceModel,
     PricingTerms,
     ReservedTerms,
     SpotPoint,

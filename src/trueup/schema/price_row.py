@@ -14,7 +14,6 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from .measurement import Frozen
 
-ModelName = Literal["on-demand", "spot", "reserved-1y", "reserved-3y", "capacity-block", "owned"]
 RowModel = Literal["on_demand", "spot", "reserved_1y", "reserved_3y", "capacity_block"]
 ROW_MODELS: tuple[RowModel, ...] = get_args(RowModel)
 Origin = Literal["own", "collected", "published"]  # set by hand; imported or fetched; came with trueup
@@ -48,6 +47,7 @@ def _is_date(text: str) -> str:
 IsoDate = Annotated[str, AfterValidator(_is_date)]
 Currency = Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
 Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class PriceRow(Frozen):
@@ -58,9 +58,9 @@ class PriceRow(Frozen):
     until the next row of its kind begins. A missing amount carries its reason.
     """
 
-    instance: str = Field(min_length=1)
-    region: str = Field(min_length=1)  # the provider's name of it, or "US regions"
-    zone: str | None = None  # None: in every zone
+    instance: _Name
+    region: _Name  # the provider's name of it, or "US regions"
+    zone: _Name | None = None  # None: in every zone
     model: RowModel
     amount_per_hour: Amount | None
     currency: Currency
@@ -69,7 +69,7 @@ class PriceRow(Frozen):
     valid_from: IsoDate | None = None
     valid_to: IsoDate | None = None
     as_of: IsoDate
-    source: str = Field(min_length=1)
+    source: _Name
     kind: PriceKind
     reason: str | None = None
     note: str = ""
@@ -149,10 +149,3 @@ class HourlyPrice(Frozen):
         if (self.amount is None) != (self.kind == "unavailable") or (self.amount is None and not self.reason):
             raise ValueError("a price has an amount, or is 'unavailable' with a reason")
         return self
-
-
-class PriceModel(Frozen):
-    """Base of the terms under which an hour is paid for."""
-
-    name: ModelName
-    currency: Currency

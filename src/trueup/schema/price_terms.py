@@ -9,11 +9,19 @@ from typing import Annotated, Literal, Self
 from pydantic import AwareDatetime, Field, model_validator
 
 from .measurement import Frozen, Measurement
-from .price_row import Amount, HourlyPrice, IsoDate, PriceKind, PriceModel
+from .price_row import Amount, Currency, HourlyPrice, IsoDate, PriceKind
 
+ModelName = Literal["on-demand", "spot", "reserved-1y", "reserved-3y", "capacity-block", "owned"]
 HOURS_PER_YEAR = 8760.0
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class PriceModel(Frozen):
+    """Base of the terms under which an hour is paid for."""
+
+    name: ModelName
+    currency: Currency
 
 
 class _AtHourlyPrice(PriceModel):
