@@ -66,7 +66,8 @@ def main() -> None:
 def _home(folder: Path, recipe: str, settings: list[str]) -> Path:
     """A home without runs and compiled code; model and data are the benchmarks' own."""
     command = [sys.executable, "-m", "trueup", "prepare", recipe, *settings]
-    subprocess.run(command, env={**os.environ, "TRUEUP_HOME": str(HOME)}, check=True)
+    environment = {**os.environ, "TRUEUP_HOME": str(HOME)}
+    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
     home = folder / "home"
     home.mkdir()
     for name in ("models", "data"):

@@ -1,5 +1,5 @@
-"""Random states: torch's at one moment, which makes a step's dropout the same when the step is done again, and
-all of a run's for a checkpoint: Python's, numpy's, and torch's of every rank."""
+"""Random states: torch's at one moment, which makes a step's dropout the same when the step is done again,
+and a run's for a checkpoint: Python's, numpy's, and torch's of every rank."""
 
 from __future__ import annotations
 
