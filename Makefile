@@ -13,6 +13,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DEMO_HOME   ?= $(CURDIR)/.demo
 DEMO_REPORT ?= demo-report.html
 DEMO        := TRUEUP_HOME=$(DEMO_HOME) $(BIN)/trueup
+# Runs of the demo that were measured elsewhere; other Pythons have other documentation, so the data may differ.
+MEASURED    ?= docs/measured/demo-cpu-2-cores
 
 .PHONY: install demo test test-full lint type bench bench-long docs clean
 
@@ -30,6 +32,11 @@ demo: $(STAMP)
 	$(DEMO) train recipes/demo.yaml
 	$(DEMO) bill last
 	$(DEMO) report last -o $(DEMO_REPORT)
+	@if ls $(MEASURED)/*.zip >/dev/null 2>&1; then \
+	  $(DEMO) compare $(MEASURED) last --allow-difference data; \
+	else \
+	  echo "no measured runs in $(MEASURED) to compare this one with"; \
+	fi
 	@echo "open $(DEMO_REPORT); the demo's runs: TRUEUP_HOME=$(DEMO_HOME) $(BIN)/trueup runs list"
 
 test: $(STAMP)
