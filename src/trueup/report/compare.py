@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .wording import clean, quantity
+from .wording import clean, number, quantity
 
 if TYPE_CHECKING:
     from trueup.analysis.comparable import Difference
@@ -50,7 +50,7 @@ def value_text(figure: Measurement, name: str) -> str:
     text = short(figure.value, figure.unit, name)
     if figure.ci is not None and figure.ci[0] > 0:
         within = " within run" if (figure.ci_method or "").startswith("within_run") else ""
-        text += f" ±{100 * (math.sqrt(figure.ci[1] / figure.ci[0]) - 1):.2g} %{within}"
+        text += f" ±{number(100 * (math.sqrt(figure.ci[1] / figure.ci[0]) - 1), 2)} %{within}"
     return text if figure.kind in ("measured", "derived") else f"{text}, {figure.kind}"
 
 
@@ -122,8 +122,7 @@ def _unknown(found: Comparison) -> list[Text]:
     for row in found.rows:
         lacking = [group for group in found.groups if not _known(group, row.metric)]
         if len(lacking) == len(found.groups):
-            reasons = dict.fromkeys(clean(group.figures[row.metric].reason) for group in lacking)
-            lines.append(f"no {row.label}: {'; '.join(reasons)}")
+            lines.append(f"no {row.label}: {lacking[0].figures[row.metric].reason}")
         else:
             lines += [
                 f"no {row.label} of {group.name}: {group.figures[row.metric].reason}" for group in lacking
