@@ -213,6 +213,12 @@ def test_prices_that_follow_one_another_do_not_overlap() -> None:
     assert len(list(book(*rows).rows())) == 4
 
 
+def test_a_price_seen_for_a_month_of_its_year_holds_after_that_month() -> None:
+    year = price_row(5.0, valid_from="2026-01", valid_to="2026-12")
+    month = price_row(5.0, valid_from="2026-03", valid_to="2026-04")
+    assert book(year, month).find("trn1.32xlarge", "on-demand", on=JUNE) == year
+
+
 def test_one_price_has_one_currency() -> None:
     with pytest.raises(InputError, match="priced in USD and in EUR"):
         book(price_row(as_of="2026-03-01"), price_row(as_of="2026-04-01", currency="EUR"))

@@ -45,7 +45,9 @@ def test_a_month_holds_its_days(day: object) -> None:
     assert after - first <= timedelta(days=31)
 
 
-@pytest.mark.parametrize("text", ["", "June 2026", "2026-13", "2026-02-30", "26-1-1", "9999-12-31T24:01"])
+@pytest.mark.parametrize(
+    "text", ["", "20260601", "2026-W10-1", "June 2026", "2026-13", "2026-02-30", "26-1-1", "9999-12-31T24:01"]
+)
 def test_what_is_no_date_is_refused(text: str) -> None:
     with pytest.raises(ValidationError, match="is no date"):
         price_row(as_of=text)

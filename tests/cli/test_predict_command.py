@@ -54,6 +54,23 @@ def test_an_instance_costs_what_the_homes_own_price_says(main: Main, eight_b: Pa
     assert "12.25 an hour" in lines(found, "datasheet")["usd_per_million_useful_tokens_steady"]["method"]
 
 
+def test_a_price_too_old_for_a_prediction_says_so(main: Main, eight_b: Path) -> None:
+    where = (
+        "--currency",
+        "USD",
+        "--region",
+        "us-east-1",
+        "--source",
+        "our contract",
+        "--as-of",
+        "2026-01-05",
+    )
+    assert main("prices", "set", "trn1.32xlarge", "--per-hour", "12.25", *where).code == 0
+    done = main("predict", eight_b, "--platform", "trn1.32xlarge", "--full-rows")
+    assert "as of 2026-01-05" in done.err
+    assert "may hold no more" in done.err
+
+
 @pytest.mark.parametrize(
     ("method", "platform", "fits"),
     [

@@ -221,7 +221,10 @@ def _holding(history: _History | None, on: date | None) -> PriceRow | None:
     if begun == 0:
         return None
     newest = history.rows[begun - 1]
-    return newest if newest.end is None or newest.end > day else None
+    if newest.end is None or newest.end > day:
+        return newest
+    # it has ended, but a row of the same price may reach further
+    return next((row for row in history.rows[:begun] if row.end is not None and row.end > day), None)
 
 
 def _all_holding(histories: Mapping[_Key, _History], on: date | None) -> Iterator[tuple[_Key, PriceRow]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .calibrations import named, names, of_device
-from .price_book import price_of, price_of_instance
+from .price_book import price_of, price_of_instance, today
 
 if TYPE_CHECKING:
     from trueup.analysis.memory_plan import Policy
@@ -168,12 +168,15 @@ def _of_chip(
 
 
 def _price_of(name: str) -> tuple[Price | None, tuple[str, ...]]:
+    from trueup.catalog import staleness
     from trueup.schema import InputError
 
     try:
-        return price_of_instance(name), ()
+        price = price_of_instance(name)
     except InputError as error:
         return None, (str(error),)
+    old = staleness(price, today())
+    return price, (old,) if old else ()
 
 
 def _own_price(recipe: Recipe) -> Price | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from .measurement import Frozen, Measurement
 
@@ -118,8 +118,6 @@ class ModelClaim(Frozen):
 class Claim(Frozen):
     """One claim: what it says, and exactly one thing that this is held against; `from` may go with one of the
     physical limits, which then has the last word."""
-
-    model_config = ConfigDict(populate_by_name=False)
 
     quote: str | None = None  # as published
     note: str | None = None

@@ -19,7 +19,7 @@ ROW_MODELS: tuple[RowModel, ...] = get_args(RowModel)
 Origin = Literal["own", "collected", "published"]  # set by hand; imported or fetched; came with trueup
 PriceKind = Literal["measured", "quoted", "estimated", "unavailable"]
 _MONTH = re.compile(r"\d{4}-\d{2}")
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")  # ISO 8601 has other ways to write a day; one is enough
 
 
 def period(text: str) -> tuple[datetime, datetime]:
@@ -31,6 +31,8 @@ def period(text: str) -> tuple[datetime, datetime]:
     if _MONTH.fullmatch(text):
         first = datetime.fromisoformat(f"{text}-01").replace(tzinfo=UTC)
         return first, (first + timedelta(days=31)).replace(day=1)
+    if not _DAY.match(text):
+        raise ValueError(f"{text!r} is no date")
     found = datetime.fromisoformat(text)
     found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     return found, found + timedelta(days=1) if _DAY.fullmatch(text) else found
