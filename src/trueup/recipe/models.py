@@ -279,7 +279,7 @@ class PlatformSection(Frozen):
     """Where to run."""
 
     device: AskedDevice = Field("auto", description="auto: an accelerator where there is one, else the CPU")
-    instance: str | None = Field(None, description="cloud instance type, for its price in the catalog")
+    instance: str | None = Field(None, description="cloud instance type, for its price (prices.md)")
     threads: int | None = Field(None, ge=1, description="CPU threads; null: the physical cores in reach")
     metadata: bool = Field(False, description="ask the cloud's metadata service what instance this is (2 s)")
 

@@ -12,7 +12,7 @@ from trueup.schema import Frozen
 class PriceSection(Frozen):
     """What the whole instance costs an hour, and who says so.
 
-    It may be left out: the price is then the catalog's, by `platform.instance`, or there is none.
+    It may be left out: the price is then that of `platform.instance` (prices.md), or there is none.
     """
 
     usd_per_hour: float = Field(gt=0, allow_inf_nan=False, description="dollars an hour, everything included")
