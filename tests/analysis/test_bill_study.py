@@ -157,3 +157,11 @@ def test_a_sum_with_a_part_missing_is_missing() -> None:
 def test_an_estimated_part_makes_an_estimated_sum() -> None:
     guess = Measurement(value=2.0, unit="USD", kind="estimated")
     assert summed([usd(1.0), guess], "USD", "runs").kind == "estimated"
+
+
+def test_a_study_says_how_many_of_its_runs_were_billed_at_an_old_price() -> None:
+    old = Price(usd_per_hour=3.6, source="a list", as_of="2026-01-01")
+    bills = [make_bill(named(make_record(), "a"), old), make_bill(named(make_record(), "b"), old)]
+    assert any(
+        note.startswith("of 2 of the runs the price is as of 2026") for note in make_study_bill(bills).notes
+    )

@@ -10,8 +10,8 @@ from run_records import make_record
 
 from trueup.analysis.breakeven import BreakEven
 from trueup.analysis.comparable import ComparedRun, Group
-from trueup.analysis.moving import RunCost, break_even_of
-from trueup.schema import InputError, Measurement, unavailable
+from trueup.analysis.moving import RunCost, break_even_of, run_cost
+from trueup.schema import InputError, Measurement, Price, unavailable
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 TOKENS = 19_200.0
@@ -85,6 +85,18 @@ def test_runs_that_took_turns_on_one_host_are_paired() -> None:
     found = break_even_of(group("A", *runs_a), group("B", *runs_b), costs, 50.0, source="a test")
     assert "paired" in (found.saving.ci_method or "")
     assert found.certainty == "sure"
+
+
+def test_what_is_to_be_known_of_a_price_is_said_once_for_each_side() -> None:
+    old = usd(5.0)._replace(notes=("the price is old",))
+    found = moved([old, old], [usd(4.0)])
+    assert [note for note in found.notes if "old" in note] == ["A: the price is old"]
+
+
+def test_a_run_at_a_price_of_long_ago_says_so() -> None:
+    price = Price(usd_per_hour=3.6, source="a list", as_of="2026-01-01")
+    (note,) = run_cost(make_record(), price).notes
+    assert "as of 2026-01-01" in note
 
 
 def test_a_run_on_both_sides_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from math import fsum
 from pathlib import Path
 
@@ -61,6 +62,26 @@ def test_a_name_alone_is_looked_up_for_the_runs_instance(main: Main, finished: P
     rows = document(main, "bill", "last", "--price", "on-demand", "--price", "reserved-3y")["price_models"]
     assert rows[1]["per_hour"]["value"] >= 21.5  # the provider bills a minute at the least
     assert rows[2]["per_hour"]["value"] == pytest.approx(8.197)
+
+
+def test_the_report_shows_the_run_under_every_price_that_is_listed(
+    main: Main, finished: Path, tmp_path: Path
+) -> None:
+    on_instance(finished, "trn1.32xlarge")
+    assert main("report", "last", "-o", tmp_path / "page.html").code == 0
+    under = (tmp_path / "page.html").read_text().partition("<h3>Under other prices</h3>")[2]
+    rows = under.partition("</table>")[0]
+    models = re.findall(r'<tr><th scope="row">([^<]+)</th>', rows)
+    assert models[:2] == ["as billed", "on-demand"]
+    assert "reserved-3y" in models
+    assert "unavailable" not in rows
+
+
+def test_a_report_of_a_run_on_an_unknown_machine_has_no_table_of_prices(
+    main: Main, finished: Path, tmp_path: Path
+) -> None:
+    assert main("report", "last", "-o", tmp_path / "page.html").code == 0
+    assert "Under other prices" not in (tmp_path / "page.html").read_text()
 
 
 def test_the_price_is_the_one_of_the_day_the_run_began(main: Main, finished: Path) -> None:

@@ -57,10 +57,10 @@ def test_the_lines_that_are_drawn_cross_at_the_number(a: float, b: float, one_of
     assert shown == pytest.approx(found.runs.value, abs=1e-3 * runs_at_the_right)
 
 
-def test_where_it_never_pays_nothing_is_marked() -> None:
+def test_where_it_does_not_pay_nothing_is_marked() -> None:
     svg = picture(moved([4.0], [5.0], 100.0))
     assert "breakeven-crossing" not in svg
-    assert "never pays" in svg
+    assert "does not pay" in svg
 
 
 def text_of(found: BreakEven) -> str:
@@ -85,7 +85,14 @@ def test_without_an_interval_the_verdict_says_so() -> None:
 
 
 def test_a_move_that_never_pays_says_why() -> None:
-    assert "never pays: there is not cheaper: 5 USD a run" in text_of(moved([4.0], [5.0], 1.0))
+    found = moved([4.0, 4.1, 4.05], [5.0, 5.1, 5.2], 1.0)
+    assert "never pays: there is not cheaper: 5.1 USD a run" in text_of(found)
+
+
+def test_that_it_never_pays_is_said_only_where_that_is_sure() -> None:
+    for found in (moved([4.0], [5.0], 1.0), moved([4.0, 6.0, 5.0], [5.0, 6.0, 4.5], 1.0)):
+        assert "does not pay" in text_of(found)
+        assert "never" not in text_of(found)
 
 
 def test_a_saving_that_may_be_none_is_not_sure() -> None:

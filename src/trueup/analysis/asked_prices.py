@@ -114,6 +114,12 @@ def asked_price(
     return terms if isinstance(terms, AskedPrice) else AskedPrice(label=request.text, terms=terms)
 
 
+def listed_prices(record: RunRecord, book: PriceBook) -> list[AskedPrice]:
+    """Every price model that the book has a price of, for this run's place and day."""
+    looked_up = (asked_price(price_request(name), record, book) for name in NAMES if name != "owned")
+    return [one for one in looked_up if one.terms is not None]
+
+
 def as_price(asked: AskedPrice, record: RunRecord) -> Price | None:
     """An hour of these terms as the one price of a bill; None where it is not known, or not in dollars."""
     wall_s = wall_seconds(record)

@@ -60,7 +60,8 @@ class BillLine(Frozen):
 
 class Bill(Frozen):
     """A run's bill. `known` counts the run's measurements, and the price, by kind. `made_from` says of what
-    kind each thing is that the bill is computed from; `only_quoted` that they are quoted, all of them."""
+    kind each thing is that the bill is computed from; `only_quoted` that they are quoted, all of them;
+    `stale_price`, which is in the notes too, that the price was old when the run began."""
 
     run: str
     name: str
@@ -78,6 +79,7 @@ class Bill(Frozen):
     made_from: dict[str, Kind]
     only_quoted: bool
     known: dict[str, int]
+    stale_price: str | None
     notes: tuple[str, ...]
 
 
@@ -109,7 +111,8 @@ def make_bill(
     notes += [event.message for event in record.events if event.kind == "contended_ceiling"][-1:]
     if seconds["down_time"]:
         notes.append("down time is billed as if the instance had been kept; subtract its line if it was not")
-    notes += _old_price(record, price)
+    stale = stale_price(record.header, price)
+    notes += [stale] if stale else []
     if record.header.state == "running":
         notes.append("the run has not ended: this is its bill so far")
     total_usd = total.value or 0.0
@@ -130,6 +133,7 @@ def make_bill(
         made_from=made_from,
         only_quoted=set(made_from.values()) == {"quoted"},
         known=_known(record, price),
+        stale_price=stale,
         notes=tuple(notes),
     )
 
@@ -196,10 +200,10 @@ def _total(total_s: float, price: Price, one_off: OneOff | None) -> Measurement:
     )
 
 
-def _old_price(record: RunRecord, price: Price) -> list[str]:
-    started = started_at(record.header)
-    old = staleness(price, started.date()) if started else None
-    return [old] if old else []
+def stale_price(header: RunHeader, price: Price) -> str | None:
+    """What to say of a price that was old when the run began, if it was."""
+    started = started_at(header)
+    return staleness(price, started.date()) if started else None
 
 
 def started_at(header: RunHeader) -> datetime | None:

@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 
 from trueup.schema import Frozen, InputError, Kind, Measurement, unavailable
 
+from .kinds import weakest
+
 ROUNDING = 1e-9  # costs that differ by no larger a part of them are equal
 RUNS_NEEDED = 3  # of each side for an interval, as for any verdict between platforms
 WELCH = "Welch's t on the costs of runs"
@@ -114,11 +116,10 @@ def _cost(side: SideCost) -> Measurement:
 def _saving(a: SideCost, b: SideCost, paired: bool) -> Measurement:
     """Cost of a run at A less that at B, with its interval between runs."""
     ci, why_none = _interval(a.per_run, b.per_run, paired)
-    kinds = (a.kind, b.kind)
     return Measurement(
         value=_mean(a.per_run) - _mean(b.per_run),
         unit=f"{a.currency}/run",
-        kind=next((kind for kind in ("predicted", "estimated") if kind in kinds), "derived"),
+        kind=weakest({a.kind, b.kind}),
         method="mean cost of a run at A less that at B" + (f"; no interval: {why_none}" if why_none else ""),
         n=min(len(a.per_run), len(b.per_run)),
         ci=ci,

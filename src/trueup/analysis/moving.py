@@ -12,6 +12,7 @@ from .bill import make_bill, started_at, useful_tokens_of
 from .breakeven import BreakEven, SideCost, break_even
 from .comparable import Group
 from .compare_turns import doubts, pairs_of
+from .kinds import weakest
 from .outcomes import wall_seconds
 from .price_models import cost_of
 from .side_by_side import AskedPrice
@@ -20,21 +21,23 @@ TOKENS_AGREE = 0.01  # full runs whose useful tokens differ by no more are of on
 
 
 class RunCost(NamedTuple):
-    """What one run cost, all in, and how many useful tokens it trained."""
+    """What one run cost, all in, and how many useful tokens it trained; `notes` are on its price."""
 
     total: Measurement
     useful_tokens: float
+    notes: tuple[str, ...] = ()
 
 
 def run_cost(record: RunRecord, price: Price | None = None, asked: AskedPrice | None = None) -> RunCost:
     """Under the price model asked for, else at `price`, by default the run's own. InputError without one."""
     tokens = useful_tokens_of(record)
     if asked is None:
-        return RunCost(make_bill(record, price).total, tokens)
+        bill = make_bill(record, price)
+        return RunCost(bill.total, tokens, (bill.stale_price,) if bill.stale_price else ())
     if asked.terms is None:
         return RunCost(unavailable("USD", f"--price {asked.label}: {asked.reason}"), tokens)
     cost = cost_of(asked.terms, wall_seconds(record), started=started_at(record.header))
-    return RunCost(cost.total, tokens)
+    return RunCost(cost.total, tokens, cost.notes)
 
 
 def break_even_of(
@@ -73,7 +76,9 @@ def break_even_of(
             "currency"
         )
     found = break_even(side_a, side_b, one_off, source=source, paired=bool(pairs))
-    notes = [*found.notes, *doubts([a, b]), *_unfinished(a, costs), *_unfinished(b, costs)]
+    notes = [*found.notes, *doubts([a, b])]
+    for group in (a, b):
+        notes += [*_on_price(group, costs), *_unfinished(group, costs)]
     if tokens_per_run is not None:
         notes.append(
             f"a full run is taken to be of {tokens_per_run:,.0f} useful tokens, at each run's own $ per token"
@@ -107,12 +112,11 @@ def _side(name: str, costs: Sequence[RunCost], tokens_per_run: float | None) -> 
         raise InputError(
             f"runs of {name} are billed in {' and '.join(units)}: give their prices in one currency"
         )
-    kinds = {total.kind for total in totals}
     return SideCost(
         label=name,
         per_run=[_per_run(name, cost, tokens_per_run) for cost in costs],
         currency=units[0],
-        kind=next((kind for kind in ("predicted", "estimated") if kind in kinds), "derived"),
+        kind=weakest({total.kind for total in totals}),
         how=totals[0].method if len(totals) == 1 else "",
     )
 
@@ -124,6 +128,14 @@ def _per_run(name: str, cost: RunCost, tokens_per_run: float | None) -> float:
     if cost.useful_tokens <= 0:
         raise InputError(f"a run of {name} trained no useful token: it has no cost per token to go by")
     return value / cost.useful_tokens * tokens_per_run
+
+
+def _on_price(group: Group, costs: Mapping[str, RunCost]) -> list[str]:
+    """What must be known beside the price of a side, each thing once."""
+    return [
+        f"{group.name}: {note}"
+        for note in dict.fromkeys(n for run in group.runs for n in costs[run.id].notes)
+    ]
 
 
 def _unfinished(group: Group, costs: Mapping[str, RunCost]) -> list[str]:

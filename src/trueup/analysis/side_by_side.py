@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from trueup.schema import Frozen, InputError, Measurement, PricingTerms, RunHeader, unavailable
 
 from .bill import Bill, OneOff, all_in_cost, started_at
-from .price_models import cost_of
+from .price_models import cost_of, terms_from_price
 from .study_bill import summed
 
 
@@ -28,6 +28,11 @@ class ModelBill(Frozen):
     total: Measurement
     usd_per_million_useful_tokens: Measurement
     notes: tuple[str, ...] = ()
+
+
+def as_billed(bill: Bill) -> AskedPrice:
+    """The bill's own price, as one to set others beside."""
+    return AskedPrice(label="as billed", terms=terms_from_price(bill.price))
 
 
 def under_models(

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from math import fsum
 
-from trueup.schema import Frozen, InputError, Kind, Measurement, Price, RunState, unavailable
+from trueup.schema import Frozen, InputError, Measurement, Price, RunState, unavailable
 
 from .bill import Bill, BillLine, all_in_cost
 from .bill_lines import LINE_NAMES
 from .budget import Budget, BudgetVerdict, judged
+from .kinds import weakest
 
 UNFINISHED: tuple[RunState, ...] = ("failed", "interrupted")
 
@@ -95,14 +96,10 @@ def summed(parts: Sequence[Measurement], unit: str, what: str) -> Measurement:
     return Measurement(
         value=fsum(part.value for part in parts if part.value is not None),
         unit=unit,
-        kind=_weakest([part.kind for part in parts]),
+        kind=weakest({part.kind for part in parts}),
         method=f"sum over {len(parts)} {what}",
         n=len(parts),
     )
-
-
-def _weakest(kinds: Sequence[Kind]) -> Kind:
-    return next((kind for kind in ("predicted", "estimated") if kind in kinds), "derived")
 
 
 def _require_each_once(bills: Sequence[Bill]) -> None:
@@ -162,6 +159,9 @@ def _notes(bills: Sequence[Bill], budget: Budget | None) -> tuple[str, ...]:
         notes.append("the runs' recipes give different budgets, so the study has none; --budget gives it one")
     if len({bill.price for bill in bills}) > 1:
         notes.append("the runs were billed at different prices, each at its own")
+    stale = [bill.stale_price for bill in bills if bill.stale_price]
+    if stale:
+        notes.append(f"of {len(stale)} of the runs {stale[0]}")
     running = sum(bill.state == "running" for bill in bills)
     if running:
         notes.append(f"{running} of the runs have not ended: this is the bill so far")

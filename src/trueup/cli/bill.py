@@ -126,13 +126,11 @@ class _Models:
         return next((price for price in found if price is not None), None)
 
     def rows(self, bill: Bill, record: RunRecord) -> tuple[ModelBill, ...]:
-        from trueup.analysis.price_models import terms_from_price
-        from trueup.analysis.side_by_side import AskedPrice, under_models
+        from trueup.analysis.side_by_side import as_billed, under_models
 
         if not self._any:
             return ()
-        as_billed = AskedPrice(label="as billed", terms=terms_from_price(bill.price))
-        return under_models(bill, record.header, [as_billed, *self._asked(record)], self._one_off)
+        return under_models(bill, record.header, [as_billed(bill), *self._asked(record)], self._one_off)
 
 
 def _records(refs: list[str]) -> tuple[list[RunRecord], bool]:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from .output import JSON_OPTION, print_json, say
+from .price_book import open_price_book
 from .records import PRICE_OPTION, PRICE_SOURCE_OPTION, RUNS_ARGUMENT, price_given, records_of
+
+if TYPE_CHECKING:
+    from trueup.analysis.bill import Bill
+    from trueup.analysis.side_by_side import ModelBill
+    from trueup.catalog import PriceBook
+    from trueup.schema import RunRecord
 
 
 def report(
@@ -18,22 +26,36 @@ def report(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Write one self-contained HTML page about one run or several."""
-    from trueup.analysis.bill import Bill, make_bill
+    from trueup.analysis.bill import make_bill
     from trueup.report.html import render, write
     from trueup.schema import InputError
 
     price = price_given(usd_per_hour, price_source)
     records = records_of(refs, samples=True)
     bills: dict[str, Bill | None] = {}
+    price_models: dict[str, tuple[ModelBill, ...]] = {}
+    book = open_price_book()
     for record in records:
         try:
-            bills[record.header.id] = make_bill(record, price)
+            bill = make_bill(record, price)
         except InputError:  # a run without a price has a report all the same, which says how to give one
             bills[record.header.id] = None
-    page = render(records, bills=bills)
+        else:
+            bills[record.header.id] = bill
+            price_models[record.header.id] = _under_listed_prices(bill, record, book)
+    page = render(records, bills=bills, price_models=price_models)
     write(out, page)
     size = len(page.encode())
     if as_json:
         print_json({"path": str(out), "bytes": size, "runs": [record.header.id for record in records]})
     else:
         say(f"wrote {out} ({size / 1e3:,.0f} kB)")
+
+
+def _under_listed_prices(bill: Bill, record: RunRecord, book: PriceBook) -> tuple[ModelBill, ...]:
+    """The bill beside what it would be under each price the book has for the run; empty where it has none."""
+    from trueup.analysis.asked_prices import listed_prices
+    from trueup.analysis.side_by_side import as_billed, under_models
+
+    listed = listed_prices(record, book)
+    return under_models(bill, record.header, [as_billed(bill), *listed]) if listed else ()

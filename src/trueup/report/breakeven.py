@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .wording import clean, dollar_decimals, dollars, number
+from .wording import clean, dollar_decimals, dollars, money, number
 
 if TYPE_CHECKING:
     from trueup.analysis.breakeven import BreakEven
@@ -32,13 +32,17 @@ def breakeven_text(found: BreakEven) -> RenderableType:
 
 
 def verdict_text(found: BreakEven) -> str:
-    """Moving from A to B pays after 12.4 full runs (8.1 to 25.9); never pays, and why; or how sure it is."""
+    """From which run on the move pays, with the interval; or that it does not and why; and how sure it is."""
     move = f"moving from {clean(found.a)} to {clean(found.b)}"
+    by_means = "by the means alone, without an interval"
     if found.runs.value is None or found.whole_runs is None:
-        text = f"{move} never pays: {clean(found.runs.reason)}"
-        if found.at_least.value is not None:
-            text += f". Not sure: it might after {number(found.at_least.value)} runs at the best"
-        return text
+        why = clean(found.runs.reason)
+        if found.certainty == "sure":
+            return f"{move} never pays: {why}"
+        if found.at_least.value is None:
+            return f"{move} does not pay: {why}; {by_means}"
+        best = number(found.at_least.value)
+        return f"{move} does not pay by the means: {why}; not sure: it might after {best} runs at the best"
     text = (
         f"{move} pays from run {found.whole_runs:,} on: the costs are equal after {number(found.runs.value)}"
     )
@@ -46,7 +50,7 @@ def verdict_text(found: BreakEven) -> str:
         low, high = (number(end) for end in found.runs.ci)
         return f"{text} (95% interval {low} to {high})"
     if found.at_least.value is None:
-        return f"{text}; by the means alone, without an interval"
+        return f"{text}; {by_means}"
     return f"{text}; not sure: at the best after {number(found.at_least.value)}, and it may never pay"
 
 
@@ -58,13 +62,7 @@ def rows(found: BreakEven) -> Iterator[tuple[str, str, str]]:
         ("saved with each run", found.saving),
         ("one-off cost of the move", found.one_off),
     ):
-        yield label, _money(one), _how(one)
-
-
-def _money(one: Measurement) -> str:
-    currency = one.unit.partition("/")[0]
-    value = one.value or 0.0
-    return dollars(value) if currency == "USD" else f"{dollars(value).replace('$', '')} {clean(currency)}"
+        yield label, money(one), _how(one)
 
 
 def _how(one: Measurement) -> str:

@@ -22,7 +22,7 @@ from trueup.files.whole import replacing_file
 from trueup.schema import InputError, Measurement, RunRecord, StorageError
 
 from . import headline, plots, predict, wording
-from .views import BillView
+from .views import BillView, ModelBillView
 
 ROWS_OPEN = 12  # a longer list starts folded
 
@@ -39,7 +39,18 @@ _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Time", ("_s", "step", "share")),
 )
 _REST = "Other"
-_FILTERS = ("date", "dollars", "duration", "interval", "line_label", "number", "quantity", "share", "words")
+_FILTERS = (
+    "date",
+    "dollars",
+    "duration",
+    "interval",
+    "line_label",
+    "money",
+    "number",
+    "quantity",
+    "share",
+    "words",
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,7 @@ class RunView:
     anchor: str
     record: RunRecord
     bill: BillView | None
+    price_models: Sequence[ModelBillView]
     plots: Sequence[Plot]
     data_plot: Plot | None
     tiles: Sequence[tuple[str, str, str]]  # label, value, exact value
@@ -65,13 +77,20 @@ class RunView:
     gap: Gap  # what was foretold, against what was measured
 
 
-def render(records: Sequence[RunRecord], *, bills: Mapping[str, BillView | None] | None = None) -> str:
-    """The page for these runs, in the order given. `bills` by run id; without one, the page says how to."""
+def render(
+    records: Sequence[RunRecord],
+    *,
+    bills: Mapping[str, BillView | None] | None = None,
+    price_models: Mapping[str, Sequence[ModelBillView]] | None = None,
+) -> str:
+    """The page for these runs, in the order given. `bills`, and what each would be under other price models,
+    by run id; without a bill, the page says how to."""
     if not records:
         raise InputError("no run to report on: name at least one run")
-    billed = bills or {}
+    billed, priced = bills or {}, price_models or {}
     runs = [
-        _view(f"run-{n}", record, billed.get(record.header.id)) for n, record in enumerate(records, start=1)
+        _view(f"run-{n}", record, billed.get(record.header.id), priced.get(record.header.id, ()))
+        for n, record in enumerate(records, start=1)
     ]
     names = ", ".join(dict.fromkeys(wording.clean(record.header.name) for record in records))
     return environment().get_template("page.html").render(runs=runs, title=names)
@@ -129,7 +148,9 @@ def _clean_unless_markup(value: Any) -> Any:
     return wording.clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _view(anchor: str, record: RunRecord, bill: BillView | None) -> RunView:
+def _view(
+    anchor: str, record: RunRecord, bill: BillView | None, price_models: Sequence[ModelBillView]
+) -> RunView:
     header = record.header
     sources = header.recipe_sources
     data_svg = plots.lengths(record, anchor)
@@ -137,6 +158,7 @@ def _view(anchor: str, record: RunRecord, bill: BillView | None) -> RunView:
         anchor=anchor,
         record=record,
         bill=bill,
+        price_models=price_models,
         plots=list(_plots(record, anchor)),
         data_plot=Plot("Length of records", "template included", Markup(data_svg)) if data_svg else None,
         tiles=list(_tiles(record.measurements)),

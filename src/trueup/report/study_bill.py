@@ -11,12 +11,11 @@ from rich.text import Text
 
 from . import headline
 from .terminal import budget_line, waterfall
-from .wording import clean, dollar_decimals, dollars, duration, number
+from .wording import clean, dollar_decimals, dollars, duration, money, number
 
 if TYPE_CHECKING:
     from trueup.analysis.side_by_side import ModelBill
     from trueup.analysis.study_bill import StudyBill
-    from trueup.schema import Measurement
 
 
 def study_text(study: StudyBill) -> RenderableType:
@@ -55,21 +54,12 @@ def models_text(rows: Sequence[ModelBill]) -> RenderableType:
     for row in rows:
         style = None if row.total.value is not None else "dim"
         cost = row.usd_per_million_useful_tokens
-        cells = (money(one, row.currency) for one in (row.per_hour, row.total, cost))
+        cells = (money(one) for one in (row.per_hour, row.total, cost))
         table.add_row(Text(clean(row.model)), *map(Text, cells), Text(row.total.kind), style=style)
         why = row.total.reason if row.total.value is None else row.total.method
         under.append(Text(f"{clean(row.model)}: {clean(why)}", style="dim"))
         under += [Text(f"{clean(row.model)}: {clean(note)}", style="yellow") for note in row.notes]
     return Group(Text("under other prices", style="bold"), table, Text(), *under)
-
-
-def money(found: Measurement, currency: str, decimals: int | None = None) -> str:
-    """$1.375, or 1.375 EUR; a dash where there is none."""
-    if found.value is None:
-        return "–"
-    if currency == "USD":
-        return dollars(found.value, decimals)
-    return f"{dollars(found.value, decimals).replace('$', '')} {clean(currency)}"
 
 
 def _runs(study: StudyBill) -> Table:
@@ -83,15 +73,15 @@ def _runs(study: StudyBill) -> Table:
             Text(clean(run.name)),
             Text(run.state, style="red" if run.state == "failed" else ""),
             Text(duration(run.wall_s)),
-            Text(money(run.total, "USD", decimals).replace("$", "")),
+            Text(money(run.total, decimals).replace("$", "")),
             Text(number(run.useful_tokens)),
-            Text(money(run.usd_per_million_useful_tokens, "USD")),
+            Text(money(run.usd_per_million_useful_tokens)),
         )
     table.add_row(
         *(Text(text, style="bold") for text in ("together", "", "", duration(study.wall_s))),
-        Text(money(study.total, "USD", decimals).replace("$", ""), style="bold"),
+        Text(money(study.total, decimals).replace("$", ""), style="bold"),
         Text(number(study.useful_tokens), style="bold"),
-        Text(money(study.usd_per_million_useful_tokens, "USD"), style="bold"),
+        Text(money(study.usd_per_million_useful_tokens), style="bold"),
     )
     return table
 

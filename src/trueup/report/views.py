@@ -78,6 +78,21 @@ class BudgetView(Protocol):
     def share(self) -> Measurement: ...
 
 
+class ModelBillView(Protocol):
+    """The same work under one price model."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def per_hour(self) -> Measurement: ...
+    @property
+    def total(self) -> Measurement: ...
+    @property
+    def usd_per_million_useful_tokens(self) -> Measurement: ...
+    @property
+    def notes(self) -> Sequence[str]: ...
+
+
 class BillView(Protocol):
     """Where a run's money went. Lines are in the order they are to be shown."""
 

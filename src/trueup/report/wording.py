@@ -8,7 +8,10 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the terminal starts fast: pydantic is not imported for annotations
+    from trueup.schema import Measurement
 
 # Bill lines, in plain words. A name that is not here is shown with its underscores as spaces.
 LINE_LABELS = {
@@ -115,6 +118,15 @@ def dollar_decimals(usd: float) -> int:
     if usd == 0 or not math.isfinite(usd):
         return 2
     return min(12, max(2, 3 - math.floor(math.log10(abs(usd)))))
+
+
+def money(found: Measurement, decimals: int | None = None) -> str:
+    """An amount in the currency its unit begins with: $1.375, or 1.375 EUR; a dash where there is none."""
+    if found.value is None:
+        return "–"
+    currency = found.unit.partition("/")[0]
+    text = dollars(found.value, decimals)
+    return text if currency == "USD" else f"{text.replace('$', '')} {clean(currency)}"
 
 
 def share(value: float) -> str:
