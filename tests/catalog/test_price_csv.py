@@ -85,10 +85,6 @@ def test_our_own_columns_give_back_what_was_written(amounts: list[float], comma:
     assert {row.source for row in found.rows} == {source}
 
 
-def test_a_byte_order_mark_is_no_part_of_a_name() -> None:
-    assert len(read_price_csv(f"\N{ZERO WIDTH NO-BREAK SPACE}{OWN}", name="own.csv").rows) == 2
-
-
 def test_a_file_that_does_not_say_when_needs_a_date() -> None:
     with pytest.raises(InputError, match=r"vms\.csv has the SkyPilot catalog's columns.*--as-of"):
         read_price_csv(SKYPILOT, name="vms.csv")

@@ -166,7 +166,7 @@ def test_import_takes_a_whole_file_or_nothing(main: Main, home: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("content", "code", "parts"),
     [
-        (None, 2, ("there is no file",)),
+        (None, 2, ("no such CSV file",)),
         (b"\xff\xfe\x00", 2, ("not UTF-8",)),
         (b"", 2, ("is empty",)),
         (b"a,b\n1,2\n", 2, ("known are files with",)),
@@ -179,6 +179,21 @@ def test_import_refuses_other_files(
     if content is not None:
         file.write_bytes(content)
     refused(main("prices", "import", file, "--as-of", days_ago(1)), code, *parts)
+
+
+def test_import_takes_what_a_spreadsheet_saves(main: Main, tmp_path: Path) -> None:
+    file = tmp_path / "vms.csv"
+    file.write_bytes(SKYPILOT.replace("\n", "\r\n").encode("utf-8-sig"))
+    assert main("prices", "import", file, "--as-of", days_ago(1)).code == 0
+
+
+def test_import_refuses_a_folder(main: Main, tmp_path: Path) -> None:
+    refused(main("prices", "import", tmp_path, "--as-of", days_ago(1)), 2, "is a folder; give one CSV file")
+
+
+def test_import_refuses_what_has_no_end(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trueup.cli.prices.MOST_BYTES", 1000)
+    refused(main("prices", "import", "/dev/zero", "--as-of", days_ago(1)), 2, "larger than 1000 bytes")
 
 
 def test_a_date_in_the_future_is_refused(main: Main, tmp_path: Path) -> None:

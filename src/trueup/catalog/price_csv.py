@@ -63,7 +63,7 @@ def read_price_csv(
     InputError, with the line, for the first rows that are wrong; for columns of no known kind; and where
     neither the file nor `as_of` says when its prices were seen.
     """
-    reader = csv.DictReader(StringIO(text.removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")), strict=True)
+    reader = csv.DictReader(StringIO(text, newline=None), strict=True)
     header = _header(reader, name)
     reader.fieldnames = header
     zones = next(

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from trueup.home import find_home
-from trueup.schema import InputError, StorageError, TrueupError
+from trueup.schema import InputError, TrueupError
 
 from .output import JSON_OPTION, print_json, print_rich, say
 from .price_book import book_of, date_given, open_price_book, today
+from .text_file import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from trueup.catalog.price_book import Held
     from trueup.schema import PriceRow
 
+MOST_BYTES = 1 << 28  # of a file to import
 app = typer.Typer(
     help="What instances cost: list, set, import, fetch. History is kept.", no_args_is_help=True
 )
@@ -148,7 +150,7 @@ def import_prices(
 
     if as_of is not None:
         date_given(as_of, "--as-of")
-    text = _text_of(path)
+    text = read_text(path, "CSV file", most_bytes=MOST_BYTES)
     keep = None if everything else open_price_book().instance_names()
     found = read_price_csv(text, name=path.name, as_of=as_of, source=source, keep=keep)
     added = _keep(found.rows, "collected")
@@ -257,17 +259,6 @@ def _keep(rows: Sequence[PriceRow], origin: Literal["own", "collected"], *, repl
 def _but_for_when_seen(row: PriceRow) -> PriceRow:
     """What has ended says nothing new when it is seen again: each refresh has days of spot prices again."""
     return row if row.valid_to is None else row.model_copy(update={"as_of": row.valid_to})
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8 text: a CSV file is expected") from None
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}") from None
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _counted(rows: Iterable[PriceRow]) -> dict[str, Any]:
