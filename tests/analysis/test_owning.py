@@ -68,7 +68,8 @@ def test_at_the_break_even_owning_has_cost_what_renting_would(terms: OwnedTerms,
     running = running_per_hour(terms).value or 0.0
     hours = owning_break_even_hours(terms, rent(rented))
     if hours.value is None:
-        assert rented <= running
+        lived = terms.life_years * terms.hours_per_year
+        assert terms.capital - terms.residual > (rented - running) * lived * (1 - 1e-9)
         assert "never" in (hours.reason or "")
     else:
         own = terms.capital - terms.residual + running * hours.value
@@ -81,6 +82,12 @@ def test_the_break_even_is_capital_over_what_an_hour_saves() -> None:
     assert hours.value == pytest.approx(300_000 / (21.5 - 7 * 1.3 * 0.12))
     assert hours.unit == "h"
     assert hours.method == "(300000 − 0) USD ÷ (21.5 − 1.092) USD/h"
+
+
+def test_a_machine_whose_life_ends_before_it_has_paid_never_pays() -> None:
+    hours = owning_break_even_hours(owned(life_years=1, hours_per_year=2000), rent(60))
+    assert hours.value is None
+    assert "its life has 2,000" in (hours.reason or "")
 
 
 def test_a_rent_that_is_not_known_has_no_break_even() -> None:

@@ -42,7 +42,7 @@ def owning_break_even_hours(owned: OwnedTerms, rented_per_hour: Measurement) -> 
     """Used hours after which owning has cost no more than renting: (capital − residual) ÷ (rented − running).
 
     `rented_per_hour` is in the owned machine's currency/h, else InputError. Unavailable where an hour of
-    one's own runs no cheaper than a rented one, and where the rent is not known.
+    one's own runs no cheaper than a rented one, where its life ends before, and where the rent is not known.
     """
     unit = f"{owned.currency}/h"
     if rented_per_hour.unit != unit:
@@ -60,17 +60,19 @@ def owning_break_even_hours(owned: OwnedTerms, rented_per_hour: Measurement) -> 
         f"({rented_per_hour.value:.7g} − {running.value:.7g}) {unit}"
     )
     if saved <= 0:
-        return unavailable(
-            "h",
+        reason = (
             f"never: an hour of one's own runs at {running.value:.6g} {unit}, no cheaper than the rented "
-            f"{rented_per_hour.value:.6g}",
-            method=method,
-            scope="node",
+            f"{rented_per_hour.value:.6g}"
         )
+        return unavailable("h", reason, method=method, scope="node")
+    hours = (owned.capital - owned.residual) / saved
+    lived = owned.life_years * owned.hours_per_year
+    if hours > lived:
+        reason = f"never: it would take {hours:,.0f} used hours, and its life has {lived:,.0f}"
+        return unavailable("h", reason, method=method, scope="node")
     kind: Literal["derived", "estimated"] = (
         "estimated" if "estimated" in (owned.kind, rented_per_hour.kind) else "derived"
     )
-    hours = (owned.capital - owned.residual) / saved
     return Measurement(value=hours, unit="h", kind=kind, method=method, scope="node")
 
 
