@@ -13,7 +13,10 @@ import pytest
 import trueup
 from trueup.schema import InputError, Measurement, MissingExtraError, RunHeader, SpanTotal, unavailable
 
-NAMES = {"Bill", "Records", "RunRecord", "RunSummary", "__version__", "bill", "run", "runs"}
+NAMES = {
+    *("Bill", "Comparison", "Records", "RunRecord", "RunSummary"),
+    *("__version__", "bill", "compare", "run", "runs"),
+}
 
 
 def write_run(home: Path, run_id: str, name: str, second: int, **header: Any) -> None:
@@ -104,12 +107,31 @@ def test_a_bill_is_at_the_runs_price_or_at_one_given(home: Path) -> None:
             trueup.bill("second", usd_per_hour=wrong)
 
 
+def test_a_bill_is_held_to_a_budget_and_bears_its_part_of_a_one_off(home: Path) -> None:
+    bill = trueup.bill("first", one_off=30.0, over=10, budget=0.32)
+    assert bill.total_usd == pytest.approx(trueup.bill("first").total_usd + 3.0)
+    assert bill.budget is not None
+    assert bill.budget.verdict == "over"
+    with pytest.raises(InputError, match="a one-off of -1 USD"):
+        trueup.bill("first", one_off=-1.0)
+
+
 def test_a_killed_run_is_summed_up_from_what_it_left(home: Path) -> None:
     (home / "runs" / "bbbb2222" / "measurements.json").unlink()
     record = trueup.run("last")
     assert record.measurements["wall_s"].value == 10.0
     assert record.measurements["energy_j"].reason
     assert trueup.bill("last", usd_per_hour=3.6).total_usd == pytest.approx(0.01)
+
+
+def test_selections_are_compared_as_by_the_command(home: Path) -> None:
+    found = trueup.compare("first", "second")
+    assert found.reference == "first"
+    assert [group.runs for group in found.groups] == [("aaaa1111",), ("bbbb2222",)]
+    with pytest.raises(InputError, match="name two selections or more"):
+        trueup.compare("first")
+    with pytest.raises(InputError, match="no run has a name like"):
+        trueup.compare("first", "nobody-*")
 
 
 def test_another_home_may_be_named_and_a_damaged_run_is_a_warning(home: Path, tmp_path: Path) -> None:

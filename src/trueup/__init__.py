@@ -5,6 +5,7 @@
     trueup.runs()  # every recorded run
     trueup.run("last")  # one, whole
     trueup.bill("last")  # what its money bought
+    trueup.compare("a-*", "b-*")  # which of two groups of runs is cheaper, and how sure that is
 
 Importing the package loads none of this; the first use does (docs/python.md).
 """
@@ -14,10 +15,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .api import Bill, Records, RunRecord, RunSummary, bill, run, runs
+    from .api import Bill, Comparison, Records, RunRecord, RunSummary, bill, compare, run, runs
 
 __version__ = "0.1.0"
-__all__ = ["Bill", "Records", "RunRecord", "RunSummary", "__version__", "bill", "run", "runs"]
+__all__ = [
+    "Bill",
+    "Comparison",
+    "Records",
+    "RunRecord",
+    "RunSummary",
+    "__version__",
+    "bill",
+    "compare",
+    "run",
+    "runs",
+]
 
 
 def __getattr__(name: str) -> object:

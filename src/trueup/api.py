@@ -7,19 +7,24 @@ call reads what is new in the home first, as the commands do. What a run folder 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trueup.analysis.bill import Bill, make_bill
+from trueup.analysis.bill import Bill, make_bill, one_off_given
+from trueup.analysis.budget import budget_given
+from trueup.analysis.comparable import ComparedRun
+from trueup.analysis.compare import Comparison, group_of
+from trueup.analysis.compare import compare as compare_groups
+from trueup.analysis.energy_cost import tariff_given
 from trueup.home import find_home
 from trueup.schema import Frozen, InputError, MissingExtraError, Price, RunRecord
 from trueup.store import RunSummary, Store
 
-__all__ = ["Bill", "Records", "RunRecord", "RunSummary", "bill", "run", "runs"]
+__all__ = ["Bill", "Comparison", "Records", "RunRecord", "RunSummary", "bill", "compare", "run", "runs"]
 
 Record = TypeVar("Record", bound=Frozen)
 HomePath = str | PathLike[str] | None
@@ -83,14 +88,53 @@ def bill(
     *,
     usd_per_hour: float | None = None,
     price_source: str = "given to trueup.bill",
+    one_off: float | None = None,
+    over: int = 1,
+    budget: float | None = None,
+    tariff: float | None = None,
+    estimate_energy: bool = False,
     home: HomePath = None,
 ) -> Bill:
     """What every dollar of a run bought, at its own price or at `usd_per_hour` of the whole instance.
 
-    Raises InputError where there is no such run, or no price above zero.
+    `one_off`: dollars spent once, spread `over` so many runs. `budget`, in dollars per million useful tokens,
+    is what the bill is held to, and `tariff` is in dollars per kWh; both by default the recipe's.
+    `estimate_energy`: by the chips' TDP, where there is no meter. Raises InputError where there is no such
+    run, or no price above zero.
     """
+    given = "given to trueup.bill"
     price = None if usd_per_hour is None else _price(usd_per_hour, price_source)
-    return make_bill(run(ref, home=home), price)
+    once = None if one_off is None else one_off_given(one_off, over, given)
+    held_to = None if budget is None else budget_given(budget, given)
+    at = None if tariff is None else tariff_given(tariff, given)
+    record = run(ref, home=home)
+    return make_bill(record, price, one_off=once, budget=held_to, tariff=at, estimate_energy=estimate_energy)
+
+
+def compare(
+    *selections: str,
+    by: str | None = None,
+    allow_difference: Iterable[str] = (),
+    at_perplexity: float | None = None,
+    home: HomePath = None,
+) -> Comparison:
+    """Which of several groups of runs is cheaper, by how much, and how sure that is, as `trueup compare` has
+    it: each selection is a run, a name, a pattern, conditions, a bundle or a folder of bundles.
+
+    Raises InputError where a selection means no run, or runs differ in what is not being compared.
+    """
+    with _store(home) as store:
+        groups = [group_of(text, _meant(store, text)) for text in selections]
+    return compare_groups(groups, by=by, allowed=allow_difference, at_perplexity=at_perplexity)
+
+
+def _meant(store: Store, text: str) -> list[ComparedRun]:
+    from trueup.store.bundle import bundled
+
+    found = bundled(text)
+    if found is not None:
+        return [ComparedRun.of(record, str(file)) for file, record in found]
+    return [ComparedRun.of(store.record(run_id)) for run_id in store.meant_by(text)]
 
 
 def _price(usd_per_hour: Any, source: Any) -> Price:

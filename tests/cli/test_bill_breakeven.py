@@ -68,7 +68,7 @@ def test_a_failed_run_is_no_full_run(main: Main, both: Path) -> None:
     ("arguments", "said"),
     [
         (["old-0", "new-0"], "--one-off USD"),
-        (["old-0", "new-0", "--one-off", "-1"], "--one-off -1"),
+        (["old-0", "new-0", "--one-off", "-1"], "a one-off of -1 USD (--one-off)"),
         (["old-0", "old-*", "--one-off", "1"], "is on both sides"),
         (["old-0", "nothing-*", "--one-off", "1"], "no run has a name like 'nothing-*'"),
         (["old-0", "new-0", "--one-off", "1", "--price-a", "spot"], "the run's instance is not known"),

@@ -47,6 +47,15 @@ class OneOff(Frozen):
         return self.usd / self.over
 
 
+def one_off_given(usd: float, over: int, source: str) -> OneOff:
+    """InputError unless it is a finite number of dollars of 0 or more, over at least one run."""
+    if not (math.isfinite(usd) and usd >= 0):
+        raise InputError(f"a one-off of {usd:g} USD ({source}): expected a finite number of 0 or more")
+    if over < 1:
+        raise InputError(f"a one-off ({source}) over {over} runs: expected one or more")
+    return OneOff(usd=usd, over=over, source=source)
+
+
 class BillLine(Frozen):
     """One purpose the money served. `kind` is 'measured' for a span, 'derived' for a part of one, 'quoted'
     for what was given."""

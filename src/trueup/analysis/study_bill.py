@@ -164,5 +164,5 @@ def _notes(bills: Sequence[Bill], budget: Budget | None) -> tuple[str, ...]:
         notes.append(f"of {len(stale)} of the runs {stale[0]}")
     running = sum(bill.state == "running" for bill in bills)
     if running:
-        notes.append(f"{running} of the runs have not ended: this is the bill so far")
+        notes.append(f"not ended yet: {running} of {len(bills)} runs; this is the bill so far")
     return tuple(notes)

@@ -14,7 +14,7 @@ from .money import (
     MODELS_OPTION,
     ONE_OFF_OPTION,
     asked_prices,
-    one_off_given,
+    one_off_asked,
     requests_given,
 )
 from .output import JSON_OPTION, print_json, print_rich, say
@@ -67,7 +67,7 @@ def bill(
     requests = requests_given(models)
     red_line, tariff_at = _budget_given(budget), _tariff_given(tariff)
     records, many = _records(refs)
-    once = one_off_given(one_off, debug_hours, usd_per_debug_hour, over or len(records))
+    once = one_off_asked(one_off, debug_hours, usd_per_debug_hour, over or len(records))
     if over is not None and once is None:
         raise InputError(
             "--over spreads a one-off: give --one-off, or --debug-hours and --usd-per-debug-hour"

@@ -14,7 +14,7 @@ from .money import (
     DEBUG_RATE_OPTION,
     ONE_OFF_OPTION,
     asked_prices,
-    one_off_given,
+    one_off_asked,
     requests_given,
 )
 from .output import JSON_OPTION, print_json, print_rich, say
@@ -53,7 +53,7 @@ def breakeven(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Say after how many full runs moving from A to B has paid for itself."""
-    once = one_off_given(one_off, debug_hours, usd_per_debug_hour, over=1)
+    once = one_off_asked(one_off, debug_hours, usd_per_debug_hour, over=1)
     if once is None:
         raise InputError("what the move costs once is needed: --one-off USD, or --debug-hours with its rate")
     from trueup.analysis.comparable import ComparedRun, require_comparable
@@ -83,12 +83,11 @@ def breakeven(
 
 def records_meant(store: Store, text: str) -> list[RunRecord]:
     """The runs a selection means, oldest first; of a bundle, or a folder of bundles, those in it."""
-    path = Path(text)
-    files = [path] if path.suffix == ".zip" else sorted(path.glob("*.zip")) if path.is_dir() else []
-    if files:
-        from trueup.store.bundle_format import read_entries, unpack
+    from trueup.store.bundle import bundled
 
-        return [unpack(read_entries(file)).record for file in files]
+    found = bundled(text)
+    if found is not None:
+        return [record for _, record in found]
     return [record_of(store, run_id) for run_id in store.meant_by(text)]
 
 

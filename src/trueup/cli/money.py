@@ -76,26 +76,20 @@ def owned_terms(path: str) -> OwnedTerms:
         raise InputError(f"{path}: {key}: {problem['msg']}; the keys are {known}") from None
 
 
-def one_off_given(
+def one_off_asked(
     usd: float | None, hours: float | None, usd_per_hour: float | None, over: int
 ) -> OneOff | None:
     """The one-off of the command line, in dollars or in hours at a rate; None where there is none."""
     if usd is None and hours is None and usd_per_hour is None:
         return None
-    from trueup.analysis.bill import OneOff
+    from trueup.analysis.bill import one_off_given
 
     if usd is not None:
         if hours is not None or usd_per_hour is not None:
             raise InputError("give --one-off USD, or --debug-hours and --usd-per-debug-hour, not both")
-        _require_amount("--one-off", usd)
-        return OneOff(usd=usd, over=over, source="--one-off")
+        return one_off_given(usd, over, "--one-off")
     if hours is None or usd_per_hour is None:
         raise InputError("--debug-hours and --usd-per-debug-hour go together: hours, and what one costs")
-    _require_amount("--debug-hours", hours)
-    _require_amount("--usd-per-debug-hour", usd_per_hour)
-    return OneOff(usd=hours * usd_per_hour, over=over, source=f"{hours:g} h × {usd_per_hour:g} USD/h")
-
-
-def _require_amount(option: str, value: float) -> None:
-    if not 0 <= value < float("inf"):
-        raise InputError(f"{option} {value:g}: expected a finite number of 0 or more")
+    if hours < 0 or usd_per_hour < 0:
+        raise InputError("--debug-hours and --usd-per-debug-hour: expected numbers of 0 or more")
+    return one_off_given(hours * usd_per_hour, over, f"{hours:g} h × {usd_per_hour:g} USD/h")
