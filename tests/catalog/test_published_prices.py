@@ -44,3 +44,6 @@ def test_a_recipes_instance_may_be_priced_by_the_home() -> None:
     euro = PriceBook(own=[cheaper.model_copy(update={"currency": "EUR"})])
     with pytest.raises(InputError, match="in EUR"):
         instance_price("p5.48xlarge", book=euro)
+    regions = [cheaper.model_copy(update={"region": region}) for region in ("eu-west-1", "eu-central-1")]
+    with pytest.raises(InputError, match=r"say which region; or give price\.usd_per_hour"):
+        instance_price("p5.48xlarge", book=PriceBook(own=regions))

@@ -19,20 +19,22 @@ def published_prices() -> tuple[PriceRow, ...]:
 
 
 def instance_price(name: str, *, on: date | None = None, book: PriceBook | None = None) -> Price:
-    """The on-demand price of the whole instance, by default the newest of the catalog alone.
+    """The on-demand price of the whole instance on a day, by default the newest, of the catalog alone.
 
     InputError if it is unknown, has none, with the reason, or is not in dollars.
     """
-    row = (book or PriceBook(published=published_prices())).find(name, "on_demand", on=on)
+    instead = "give price.usd_per_hour and price.source in the recipe"
+    try:
+        row = (book or PriceBook(published=published_prices())).find(name, "on_demand", on=on)
+    except InputError as error:  # a recipe's instance has no region that could be said
+        raise InputError(f"{error}; or {instead}") from None
     if row.amount_per_hour is None:
-        raise InputError(
-            f"the catalog has no on-demand price for {row.instance}: {row.reason} ({row.source}, "
-            f"{row.as_of}). Give one: price.usd_per_hour and price.source in the recipe"
-        )
+        why = f"{row.reason} ({row.source}, {row.as_of})"
+        raise InputError(f"there is no on-demand price for {row.instance}: {why}; {instead}")
     if row.currency != "USD":
         raise InputError(
-            f"the on-demand price of {row.instance} is in {row.currency}, and a recipe's is in dollars: give "
-            "price.usd_per_hour and price.source in the recipe"
+            f"the on-demand price of {row.instance} is in {row.currency}, and a recipe's is in dollars: "
+            f"{instead}"
         )
     kind: Literal["quoted", "measured", "estimated"] = row.kind if row.kind != "unavailable" else "quoted"
     source = f"{row.instance} on-demand, {row.region}: {row.source}"
