@@ -10,7 +10,7 @@ from .predict_job import Job, Lines, predicted
 
 def host_or_device(job: Job, calibration: Calibration | None, *, host: bool) -> Lines:
     """In host memory the process itself is there too, and the weights as they were loaded: in fp32, beside
-    what is kept of them. The peak is the larger of these stages."""
+    what is kept of them. The peak is the largest of these stages."""
     lines: Lines = dict(memory_lines(job.memory))
     training = lines["training_bytes"].value or 0.0
     if not host:
@@ -23,12 +23,14 @@ def host_or_device(job: Job, calibration: Calibration | None, *, host: bool) -> 
         lines["peak_memory_bytes"] = unavailable("bytes", lines["base_bytes"].reason or "")
         return lines
     lines["base_bytes"] = _bytes(base.value, base.method)
+    gradients = lines["gradients_bytes"].value or 0.0
     stages = {
-        "training, with the copy of what is trained that a save takes": training + snapshot_bytes(job),
-        "loading the weights in fp32, then as kept": loading_bytes(job),
+        "training": training,
+        "a save, which copies weights and moments": training - gradients + snapshot_bytes(job),
+        "loading": loading_bytes(job),
     }
     which, larger = max(stages.items(), key=lambda stage: stage[1])
-    how = f"base + {which}: the larger of " + " and ".join(
+    how = f"base + {which}: the largest of " + " and ".join(
         f"{size / 1e6:,.4g} MB" for size in stages.values()
     )
     lines["peak_memory_bytes"] = _bytes(base.value + larger, how)
@@ -36,14 +38,16 @@ def host_or_device(job: Job, calibration: Calibration | None, *, host: bool) -> 
 
 
 def loading_bytes(job: Job) -> float:
-    """The weights in fp32 as they are read, and beside them what is rounded or gathered from them."""
-    whole = 4.0 * (job.dims.parameters - job.dims.lora_parameters)
+    """The weight file as it is mapped, the weights read from it in fp32, and what is rounded or gathered from
+    them: all three are there for a moment."""
+    whole = 2 * 4.0 * (job.dims.parameters - job.dims.lora_parameters)
     frozen = max(0, job.dims.parameters - job.dims.trainable_parameters)
     return whole + job.memory.frozen_bytes * frozen
 
 
 def snapshot_bytes(job: Job) -> float:
-    """A save copies weights and moments of what is trained while training's own memory is still held."""
+    """A save copies weights and moments of what is trained. Gradients are gone then; what else training took
+    the allocator still holds."""
     return 3.0 * job.memory.trained_bytes * job.dims.trainable_parameters
 
 
