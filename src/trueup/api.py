@@ -133,7 +133,7 @@ def _meant(store: Store, text: str) -> list[ComparedRun]:
 
     found = bundled(text)
     if found is not None:
-        return [ComparedRun.of(record, str(file)) for file, record in found]
+        return [ComparedRun.of(record) for record in found]
     return [ComparedRun.of(store.record(run_id)) for run_id in store.meant_by(text)]
 
 

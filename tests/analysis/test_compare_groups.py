@@ -11,7 +11,7 @@ from compared_runs import make_group, make_run
 from trueup.analysis.comparable import Group
 from trueup.analysis.compare import Comparison, compare, group_of
 from trueup.analysis.compare_findings import Finding
-from trueup.schema import InputError, Measurement, unavailable
+from trueup.schema import InputError, Measurement, Price, unavailable
 
 COST = "usd_per_million_useful_tokens"
 A = [0.101, 0.097, 0.104, 0.099, 0.100]
@@ -377,3 +377,16 @@ def test_a_group_without_a_quality_has_no_place_on_the_front() -> None:
     found = compare([placed("a", 1, 0.1, 20, 60), make_group("b", [0.2], first=9)])
     assert [one.group for one in found.front] == ["a"]
     assert found.front_words.endswith("without a place for want of a figure: b")
+
+
+def test_a_price_of_long_ago_is_noted_once_for_each_group() -> None:
+    old = Price(usd_per_hour=3.6, source="a list", as_of="2026-01-01")
+    notes = compare([make_group("a", [1.0, 1.1], price=old), make_group("b", [1.0, 1.1], first=1)]).notes
+    (note,) = [one for one in notes if "as of 2026-01-01" in one]
+    assert note.startswith("a: ")
+
+
+def test_a_run_without_a_readable_start_is_refused() -> None:
+    damaged = Group("a", (make_run("00000001", started_at="last week"),))
+    with pytest.raises(InputError, match="run 00000001 has no place among others"):
+        compare([damaged, make_group("b", [1.0], first=1)])

@@ -11,7 +11,7 @@ from compared_runs import make_evaluation, make_run
 from trueup.analysis.comparable import ComparedRun, Group
 from trueup.analysis.compare import compare
 from trueup.analysis.quality_cost import Reached, reach, target_perplexity
-from trueup.schema import InputError
+from trueup.schema import InputError, Price
 
 CURVE = [make_evaluation(0, 40.0, 10.0), make_evaluation(20, 20.0, 60.0), make_evaluation(40, 10.0, 110.0)]
 
@@ -37,6 +37,14 @@ def test_dollars_are_the_whole_wall_clock_at_the_runs_price() -> None:
     found = compare([Group("a", (run("00000001"),)), Group("b", (run("00000002"),))], at_perplexity=20.0)
     one = found.groups[0].figures["usd_to_quality"]
     assert (one.value, one.unit, one.kind) == (pytest.approx(60.0 * 3.6 / 3600), "USD", "derived")
+
+
+def test_dollars_at_an_estimated_price_are_estimated() -> None:
+    guess = Price(usd_per_hour=3.6, source="a guess", kind="estimated")
+    groups = [Group("a", (run("00000001", price=guess),)), Group("b", (run("00000002"),))]
+    figures = compare(groups, at_perplexity=20.0).groups[0].figures
+    assert figures["usd_to_quality"].kind == "estimated"
+    assert figures["s_to_quality"].kind == "derived"
 
 
 def test_a_run_that_never_got_there_has_no_cost_and_neither_has_its_group() -> None:

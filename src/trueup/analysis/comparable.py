@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from trueup.schema import Evaluation, Frozen, InputError, Measurement, RunHeader, RunRecord
 
+from .bill import started_at
 from .totals import split_repeated
 
 
@@ -17,25 +18,23 @@ from .totals import split_repeated
 class ComparedRun:
     """What a comparison needs of a run.
 
-    `tokens_after`: useful tokens trained by the end of each step that was evaluated; `source`: the bundle it
-    was read from, empty for a run of this home.
+    `tokens_after`: useful tokens trained by the end of each step that was evaluated.
     """
 
     header: RunHeader
     measurements: Mapping[str, Measurement]
     evaluations: Sequence[Evaluation] = ()
     tokens_after: Mapping[int, int] = field(default_factory=dict)
-    source: str = ""
 
     @classmethod
-    def of(cls, record: RunRecord, source: str = "") -> ComparedRun:
+    def of(cls, record: RunRecord) -> ComparedRun:
         evaluated = {one.step for one in record.evaluations}
         total, after = 0, {0: 0} if 0 in evaluated else {}
         for step in split_repeated(record.steps)[0]:
             total += step.useful_tokens
             if step.step in evaluated:
                 after[step.step] = total
-        return cls(record.header, record.measurements, record.evaluations, after, source)
+        return cls(record.header, record.measurements, record.evaluations, after)
 
     @property
     def id(self) -> str:
@@ -49,8 +48,14 @@ class ComparedRun:
 
     @cached_property
     def started(self) -> datetime:
-        started = datetime.fromisoformat(self.header.started_at)
-        return started if started.tzinfo else started.replace(tzinfo=UTC)
+        """InputError where the record does not say it."""
+        started = started_at(self.header)
+        if started is None:
+            raise InputError(
+                f"run {self.id} has no place among others: its start, {self.header.started_at!r}, is no "
+                "instant; the record is damaged: import the run again from where it was made"
+            )
+        return started
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ def require_comparable(
     found: list[Difference] = []
     refused: list[Difference] = []
     for key, aspect in ASPECTS.items():
-        values = _by_group(groups, lambda run, of=aspect.value: of(run.header))
+        values = _by_group(groups, aspect.value)
         if len(set().union(*values.values())) < 2:
             continue
         one = Difference(key=key, values={group: _listed(held) for group, held in values.items()})
@@ -264,8 +269,8 @@ def as_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _by_group(groups: Sequence[Group], value: Callable[[ComparedRun], Any]) -> dict[str, set[str]]:
-    return {group.name: {as_text(value(run)) for run in group.runs} for group in groups}
+def _by_group(groups: Sequence[Group], value: Callable[[RunHeader], Any]) -> dict[str, set[str]]:
+    return {group.name: {as_text(value(run.header)) for run in group.runs} for group in groups}
 
 
 def _listed(values: set[str], most: int = 4) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from trueup.schema import Frozen, InputError, Measurement
 
+from .bill import stale_price
 from .comparable import (
     ComparedRun,
     Difference,
@@ -132,7 +133,7 @@ def compare(
         compared=tuple(settings_compared(groups)),
         allowed=tuple(differences),
         environment=tuple(environment_differences(groups)),
-        notes=(*doubts(groups), *_neighbours(groups)),
+        notes=(*_stale_prices(groups), *doubts(groups), *_neighbours(groups)),
     )
 
 
@@ -234,6 +235,16 @@ def _result(group: Group, figures: dict[str, Measurement]) -> GroupResult:
         ),
         figures=figures,
     )
+
+
+def _stale_prices(groups: Sequence[Group]) -> list[str]:
+    """Of each group, that the price of a run was old when the run began."""
+    notes = []
+    for group in groups:
+        prices = ((run.header, run.header.price) for run in group.runs)
+        stale = [note for header, price in prices if price and (note := stale_price(header, price))]
+        notes += [f"{group.name}: {note}" for note in stale[:1]]
+    return notes
 
 
 def _neighbours(groups: Sequence[Group]) -> list[str]:

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from trueup.schema import InputError, Kind, Measurement, unavailable
+from trueup.schema import InputError, Measurement, unavailable
 
 from .comparable import ComparedRun, Group
+from .kinds import weakest
 from .names import NAMES
 from .quality_cost import SECONDS_TO_QUALITY, TOKENS_TO_QUALITY, USD_TO_QUALITY
 from .verdicts import geometric_mean
@@ -22,6 +23,9 @@ PERPLEXITY = "eval_perplexity_best"
 WALL = "wall_s"
 
 
+Better = Literal["lower", "higher"]
+
+
 class Metric(NamedTuple):
     """A row of the table. `lower` and `higher`: what a group is whose figure is lower, or higher.
 
@@ -30,17 +34,17 @@ class Metric(NamedTuple):
 
     name: str
     label: str
-    better: Literal["lower", "higher"]
+    better: Better
     lower: str
     higher: str
     learnt: bool = False  # follows from what was learnt, so from the seed
     every_run: bool = False
 
 
-_COST = ("lower", "cheaper", "dearer")
-_TIME = ("lower", "faster", "slower")
-_RATE = ("higher", "slower", "faster")
-_ENERGY = ("lower", "less energy", "more energy")
+_COST: tuple[Better, str, str] = ("lower", "cheaper", "dearer")
+_TIME: tuple[Better, str, str] = ("lower", "faster", "slower")
+_RATE: tuple[Better, str, str] = ("higher", "slower", "faster")
+_ENERGY: tuple[Better, str, str] = ("lower", "less energy", "more energy")
 
 METRICS: tuple[Metric, ...] = (
     Metric(ALL_IN, "$ per million useful tokens, all in", *_COST),
@@ -50,7 +54,9 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         TOKENS_TO_QUALITY,
         "useful tokens to perplexity",
-        *("lower", "fewer tokens", "more tokens"),
+        "lower",
+        "fewer tokens",
+        "more tokens",
         learnt=True,
         every_run=True,
     ),
@@ -70,7 +76,6 @@ NEEDED = (*(metric.name for metric in METRICS), "others_cpu_share_steady", "othe
 
 _SCORE = re.compile(r"(^|_)(score|accuracy|acc|exact_match|f1)(_|$)")
 _RATES = (THROUGHPUT, "useful_tokens_per_s_steady")
-WEAKEST: tuple[Kind, ...] = ("predicted", "estimated", "quoted")  # what one of a group's figures is, it is
 
 
 def metrics_of(runs: Iterable[ComparedRun]) -> list[Metric]:
@@ -134,7 +139,7 @@ def group_figure(metric: Metric, runs: Sequence[ComparedRun]) -> Measurement:
     return Measurement(
         value=mean.value,
         unit=unit,
-        kind=next((kind for kind in WEAKEST if kind in kinds), "derived"),
+        kind=weakest(kinds),
         method=f"geometric mean of {len(held)} runs"
         + (f"; {len(runs) - len(held)} have no figure" if len(held) < len(runs) else ""),
         scope=told[0].scope,

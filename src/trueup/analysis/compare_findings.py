@@ -9,8 +9,9 @@ from typing import NamedTuple
 from trueup.schema import Frozen, Kind, Measurement, unavailable
 
 from .comparable import Group, dig
-from .compare_figures import WEAKEST, Metric, values_of
+from .compare_figures import Metric, values_of
 from .compare_turns import Pair
+from .kinds import weakest
 from .verdicts import (
     FEWEST,
     MARGIN,
@@ -135,7 +136,7 @@ def _finding(
 def _ratio(side: _Side, kinds: set[Kind]) -> Measurement:
     if side.ratio is None:
         return unavailable("1", side.why, n=min(side.n))
-    kind: Kind = next((one for one in WEAKEST if one in kinds), "derived")
+    kind = weakest(kinds)
     method = "ratio of geometric means over runs" if max(side.n) > 1 else "ratio of one run's to another's"
     if side.estimate is None or min(side.n) < 2:
         return Measurement(value=side.ratio, unit="1", kind=kind, method=method, n=min(side.n))

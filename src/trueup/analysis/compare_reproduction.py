@@ -99,7 +99,7 @@ def _decided(header: RunHeader) -> dict[str, Any]:
     """The recipe with what was chosen in place of `auto`."""
     recipe = dict(header.recipe)
     chosen = {name: choice.get("value") for name, choice in header.choices.items()}
-    fixed = {
+    fixed: dict[str, dict[str, Any]] = {
         "platform": {"device": chosen.get("device"), "threads": _whole(chosen.get("threads"))},
         "precision": {"policy": chosen.get("precision")},
         "compile": {"mode": chosen.get("compile")},

@@ -119,4 +119,5 @@ def _cost(name: str, found: Reached | str, price: Price | None) -> Measurement:
     method = f"wall clock, {found.method}" if name != TOKENS_TO_QUALITY else found.method
     if name == USD_TO_QUALITY and price is not None:
         method += f", at ${price.usd_per_hour:g} an hour ({price.kind})"
-    return Measurement(value=value, unit=unit, kind="derived", method=method)
+    guessed = name == USD_TO_QUALITY and price is not None and price.kind == "estimated"
+    return Measurement(value=value, unit=unit, kind="estimated" if guessed else "derived", method=method)

@@ -87,7 +87,7 @@ def records_meant(store: Store, text: str) -> list[RunRecord]:
 
     found = bundled(text)
     if found is not None:
-        return [record for _, record in found]
+        return found
     return [record_of(store, run_id) for run_id in store.meant_by(text)]
 
 

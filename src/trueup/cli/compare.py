@@ -72,29 +72,21 @@ def runs_meant(store: Store, text: str) -> list[ComparedRun]:
     from trueup.analysis.comparable import ComparedRun
     from trueup.analysis.compare_figures import NEEDED
     from trueup.analysis.names import NAMES
+    from trueup.store.bundle import bundled
 
-    path = Path(text)
-    if path.suffix == ".zip" or (path.is_dir() and any(path.glob("*.zip"))):
-        return _bundled(path)
+    found = bundled(text)
+    if found is not None:
+        return [ComparedRun.of(record) for record in found]
     try:
         ids = store.meant_by(text)
     except InputError as error:
-        if not path.is_dir():
+        if not Path(text).is_dir():
             raise
         raise InputError(f"{error}. There is a folder {text}, and it holds no bundle (*.zip)") from None
     return [
         ComparedRun(one.record.header, one.record.measurements, one.record.evaluations, one.tokens_after)
         for one in store.briefs(ids, NEEDED, NAMES)
     ]
-
-
-def _bundled(path: Path) -> list[ComparedRun]:
-    """The runs of a bundle, or of a folder's bundles, without taking them into the home."""
-    from trueup.analysis.comparable import ComparedRun
-    from trueup.store.bundle_format import read_entries, unpack
-
-    files = sorted(path.glob("*.zip")) if path.is_dir() else [path]
-    return [ComparedRun.of(unpack(read_entries(file)).record, str(file)) for file in files]
 
 
 def compared_run(store: Store, run_id: str) -> ComparedRun:

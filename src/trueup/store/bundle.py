@@ -46,12 +46,12 @@ class ImportedRun(Frozen):
     already_here: bool
 
 
-def bundled(text: str) -> list[tuple[Path, RunRecord]] | None:
-    """The run of a bundle, or of every bundle in a folder, with its file; nothing is imported. None where the
-    text names neither."""
+def bundled(text: str) -> list[RunRecord] | None:
+    """The run of a bundle, or of every bundle in a folder; nothing is imported. None where the text names
+    neither."""
     path = Path(text)
     files = [path] if path.suffix == ".zip" else sorted(path.glob("*.zip")) if path.is_dir() else []
-    return [(file, unpack(read_entries(file)).record) for file in files] or None
+    return [unpack(read_entries(file)).record for file in files] or None
 
 
 def export_run(home: Path, run_id: str, out: Path) -> Path:
