@@ -130,7 +130,7 @@ def test_runs_of_one_budget_give_it_to_the_study() -> None:
 def test_runs_of_different_budgets_give_it_none_and_that_is_said(other: float | None) -> None:
     study = make_study_bill([with_budget(0.5, "a"), with_budget(other, "b")])
     assert study.budget is None
-    assert any("different budgets" in note for note in study.notes)
+    assert any("not all runs have the same budget" in note for note in study.notes)
 
 
 def test_a_study_may_be_given_its_own_budget() -> None:

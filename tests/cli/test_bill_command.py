@@ -222,6 +222,7 @@ def test_training_ends_with_3_where_the_run_is_over_its_budget(
         (["--price", "reserved-3y=2,utilization=0.7"], "reserved-3y has no 'utilization'"),
         (["--price", "reserved-3y=2,utilisation=much"], "utilisation is a number"),
         (["--price", "reserved-3y=2,utilisation=0"], "utilisation: Input should be greater than 0"),
+        (["--price", "spot=1,interruptions_per_hour=-1"], "=-1: a rate of -1.0 interruptions an hour"),
         (["--price", "owned"], "owned=FILE.yaml"),
         (["--price", "owned=absent.yaml"], "there is no such file"),
         (["--tariff", "0"], "a tariff of 0.0"),

@@ -109,8 +109,9 @@ def asked_price(
         terms = _given(request, record) if given else _looked_up(request, record, book)
     except ValidationError as error:
         problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"]))
-        raise InputError(f"--price {request.text}: {where}: {problem['msg']}") from None
+        where = "".join(f"{part}: " for part in problem["loc"])
+        said = problem["msg"].removeprefix("Value error, ")
+        raise InputError(f"--price {request.text}: {where}{said}") from None
     return terms if isinstance(terms, AskedPrice) else AskedPrice(label=request.text, terms=terms)
 
 

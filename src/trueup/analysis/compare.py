@@ -238,13 +238,14 @@ def _result(group: Group, figures: dict[str, Measurement]) -> GroupResult:
 
 
 def _stale_prices(groups: Sequence[Group]) -> list[str]:
-    """Of each group, that the price of a run was old when the run began."""
-    notes = []
+    """That the price of a group's runs was old when they began, once for groups of which the same is said."""
+    said: dict[str, list[str]] = {}
     for group in groups:
         prices = ((run.header, run.header.price) for run in group.runs)
         stale = [note for header, price in prices if price and (note := stale_price(header, price))]
-        notes += [f"{group.name}: {note}" for note in stale[:1]]
-    return notes
+        for note in stale[:1]:
+            said.setdefault(note, []).append(group.name)
+    return [f"{', '.join(names)}: {note}" for note, names in said.items()]
 
 
 def _neighbours(groups: Sequence[Group]) -> list[str]:

@@ -156,7 +156,7 @@ def _limits(bills: Sequence[Bill]) -> set[float | None]:
 def _notes(bills: Sequence[Bill], budget: Budget | None) -> tuple[str, ...]:
     notes = []
     if budget is None and len(_limits(bills)) > 1:
-        notes.append("the runs' recipes give different budgets, so the study has none; --budget gives it one")
+        notes.append("not all runs have the same budget, so the study has none; --budget gives it one")
     if len({bill.price for bill in bills}) > 1:
         notes.append("the runs were billed at different prices, each at its own")
     stale = [bill.stale_price for bill in bills if bill.stale_price]
