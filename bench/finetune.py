@@ -1,6 +1,6 @@
 """trueup against transformers' Trainer and TRL's SFTTrainer: the same fine-tuning, each in a fresh process.
 
-    python bench/finetune.py [--records 240 2000] [--seeds 3] [--precision auto|fp32] [-o FILE]
+    python bench/finetune.py [--records 240 2000] [--seeds 3] [--precision auto|fp32] [-o FILE [--go-on]]
 
 Needs the extra `bench`. Prints a table and each target as met or not met; the exit code is 0 either way.
 docs/benchmarks.md says what is compared, and what the figures mean.
@@ -41,15 +41,19 @@ def main() -> None:
     asked = _arguments()
     document: dict[str, Any] = {"benchmark": "finetune", "asked": vars(asked), "environment": _environment()}
     document["runs"], document["verdicts"] = [], {}
+    kept = _kept(document, asked.output) if asked.go_on else {}
     for records in asked.records:
         base = _base_job(records, asked.precision)
         print(f"\n{records} records, {_about(base)}", flush=True)
         runs: list[dict[str, Any]] = []
         for seed in range(asked.seeds):
-            for place, name in enumerate(asked.contestants):
+            for place, name in enumerate(CONTESTANTS):
                 run = {"records": records, "seed": seed, "place": place, "contestant": name}
-                runs.append(run | _compete(name, base, seed))
-                print(_line(runs[-1]), flush=True)
+                found = kept.get((records, seed, name))
+                if not found and name not in asked.contestants:
+                    continue
+                runs.append(found or run | _compete(name, base, seed))
+                print(_line(runs[-1]) + ("  (from the file)" if found else ""), flush=True)
                 _keep(document | {"runs": document["runs"] + runs}, asked.output)
         document["runs"] += runs
         document["verdicts"][records] = found = verdicts(runs)
@@ -67,7 +71,25 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--precision", choices=("auto", "fp32"), default="auto", help="of every contestant")
     parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
     parser.add_argument("-o", "--output", type=Path, help="write everything here as JSON")
+    parser.add_argument("--go-on", action="store_true", help="runs that FILE already has are not made again")
     return parser.parse_args()
+
+
+def _kept(document: dict[str, Any], path: Path | None) -> dict[tuple[int, int, str], dict[str, Any]]:
+    """The runs of an earlier measuring that ended early, by records, seed and contestant. Only of the same
+    machine, versions and question: others do not belong in one table."""
+    if path is None or not path.exists():
+        return {}
+    earlier = json.loads(path.read_text(encoding="utf-8"))
+    for what, here, there in (
+        ("precision", document["asked"]["precision"], earlier["asked"]["precision"]),
+        *((key, document["environment"][key], earlier["environment"][key]) for key in ("versions", "device")),
+        ("commit", *(one["environment"]["commit"]["commit"] for one in (document, earlier))),
+    ):
+        if json.dumps(here, default=str, sort_keys=True) != json.dumps(there, default=str, sort_keys=True):
+            sys.exit(f"{path} cannot be gone on with: its {what} was {there}, and is {here} now")
+    runs = [run for run in earlier["runs"] if "error" not in run]
+    return {(run["records"], run["seed"], run["contestant"]): run for run in runs}
 
 
 def _base_job(records: int, precision: str) -> Job:
