@@ -96,7 +96,11 @@ def test_what_is_no_longer_measured_is_said() -> None:
 
 
 def test_every_difference_around_the_two_is_listed() -> None:
-    again = make_run("00000002", environment={"versions": {"torch": "2.14.0"}}, recipe={"tune": {"rank": 4}})
+    again = make_run(
+        "00000002",
+        environment={"versions": {"torch": "2.14.0"}},
+        recipe={"tune": {"rank": 4}, "train": {"seed": 1}},
+    )
     found = reproduction(make_run("00000001"), again)
     assert [one.key for one in found.environment] == ["versions.torch"]
     assert [one.key for one in found.settings] == ["tune.rank"]
@@ -135,3 +139,9 @@ def test_what_the_run_chose_is_written_into_the_recipe() -> None:
 def test_a_run_of_several_processes_is_not_started_from_here() -> None:
     with pytest.raises(InputError, match="was of 4 processes: start it again under torchrun"):
         recipe_to_repeat(make_header("00000001", environment={"world": {"size": 4}}))
+
+
+def test_another_seed_and_another_price_are_settings_that_differ() -> None:
+    again = make_run("00000002", figures=rate(150.0), recipe={"price": {"usd_per_hour": 1.0}})
+    found = reproduction(make_run("00000001", figures=rate(100.0)), again)
+    assert [one.key for one in found.settings] == ["train.seed", "price.usd_per_hour"]

@@ -142,14 +142,15 @@ def require_comparable(
     return found
 
 
-def settings_compared(groups: Sequence[Group]) -> list[Difference]:
-    """Recipe keys and choices that are not the same in all groups, name and seed left out."""
+def settings_compared(
+    groups: Sequence[Group], left_out: Sequence[str] = ("name", "train.seed", "price")
+) -> list[Difference]:
+    """Recipe keys and choices that are not the same in all groups."""
 
     def settings(header: RunHeader) -> dict[str, Any]:
         chosen = {f"choices.{name}": choice.get("value") for name, choice in header.choices.items()}
         return {**flat(header.recipe), **chosen}
 
-    left_out = ("name", "train.seed", "price")
     return [
         one for one in differing(groups, settings) if not any(_within(one.key, name) for name in left_out)
     ]

@@ -73,7 +73,7 @@ def reproduction(
         repeats=tuple(run.id for run in earlier) if len(earlier) >= FEWEST else (),
         measurements=tuple(rows),
         environment=tuple(environment_differences(groups)),
-        settings=tuple(settings_compared(groups)),
+        settings=tuple(settings_compared(groups, left_out=("name",))),
         summary=_summary(rows, len(earlier)),
         notes=tuple(_notes(original, again)),
     )
