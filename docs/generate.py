@@ -53,9 +53,9 @@ how they are made.
 """
 COMMANDS_INTRO = """\
 Exit codes: 0 done, 1 the work failed, 2 the input was wrong, 3 over budget (`--enforce`). With `--json` a
-command prints exactly one JSON document on stdout ([json.md](json.md)); everything for people goes to stderr. RUN is an id, a unique
-prefix of one, a name, or `last` ([runs.md](runs.md)). Every command has `--help`; `trueup --version` prints
-the version.
+command prints exactly one JSON document on stdout ([json.md](json.md)); everything for people goes to stderr.
+RUN is an id, a unique prefix of one, a name, or `last` ([runs.md](runs.md)). Every command has `--help`;
+`trueup --version` prints the version.
 """
 CLAIM_FILES = ("money", "limits", "hardware")  # of docs/claims
 AUDIT_INTRO = """\

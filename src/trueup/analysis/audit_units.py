@@ -132,13 +132,14 @@ def read_unit(text: str) -> Unit:
 
 def dims_text(dims: pint.Unit) -> str:
     """Root units as people write them: `dollar/token`, `second^2`, `plain number`."""
-    powers = sorted(to_units_container(dims).items())
+    # Powers are whole numbers here; pint's own type allows any number, complex ones included.
+    powers = sorted((name, int(power.real)) for name, power in to_units_container(dims).items())
     above = "·".join(_power_text(name, power) for name, power in powers if power > 0)
     below = "".join(f"/{_power_text(name, -power)}" for name, power in powers if power < 0)
     return f"{above or '1'}{below}" if powers else "plain number"
 
 
-def _power_text(name: str, power: Any) -> str:
+def _power_text(name: str, power: int) -> str:
     return name if power == 1 else f"{name}^{power}"
 
 

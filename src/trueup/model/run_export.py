@@ -27,8 +27,8 @@ Card = Callable[[LogitCheck | None], str]  # the model card's text, from what re
 
 @dataclass(frozen=True)
 class RunWeights:
-    """What an export starts from: the folder of a whole checkpoint (`checkpoint.choose` has read every byte of
-    it), the base model, how it was tuned."""
+    """What an export starts from: the folder of a whole checkpoint (`checkpoint.choose` has read every byte
+    of it), the base model, how it was tuned."""
 
     checkpoint: Path
     resolved: ResolvedModel
