@@ -87,10 +87,11 @@ def test_runs_that_took_turns_on_one_host_are_paired() -> None:
     assert found.certainty == "sure"
 
 
-def test_what_is_to_be_known_of_a_price_is_said_once_for_each_side() -> None:
+def test_what_is_to_be_known_of_a_price_is_said_once() -> None:
     old = usd(5.0)._replace(notes=("the price is old",))
-    found = moved([old, old], [usd(4.0)])
-    assert [note for note in found.notes if "old" in note] == ["A: the price is old"]
+    for costs_b, names in (([usd(4.0)], "A"), ([old], "A, B")):
+        found = moved([old, old], costs_b)
+        assert [note for note in found.notes if "old" in note] == [f"{names}: the price is old"]
 
 
 def test_a_run_at_a_price_of_long_ago_says_so() -> None:

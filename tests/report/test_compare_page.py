@@ -98,3 +98,9 @@ def test_a_group_that_is_beaten_is_drawn_hollow_and_said_to_be() -> None:
         in svg
     )
     assert "var(--paper)" in svg
+
+
+def test_only_a_verdict_has_the_colour_of_one(found: Comparison) -> None:
+    assert 'class="callout finished"' in comparison_page(found)
+    single = [Group(name, (run(name, 0.1, 20.0, minute),)) for minute, name in enumerate(("a0", "b0"))]
+    assert 'class="callout finished"' not in comparison_page(compare(single))

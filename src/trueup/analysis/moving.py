@@ -76,9 +76,8 @@ def break_even_of(
             "currency"
         )
     found = break_even(side_a, side_b, one_off, source=source, paired=bool(pairs))
-    notes = [*found.notes, *doubts([a, b])]
-    for group in (a, b):
-        notes += [*_on_price(group, costs), *_unfinished(group, costs)]
+    notes = [*found.notes, *doubts([a, b]), *_on_prices(a, b, costs)]
+    notes += [*_unfinished(a, costs), *_unfinished(b, costs)]
     if tokens_per_run is not None:
         notes.append(
             f"a full run is taken to be of {tokens_per_run:,.0f} useful tokens, at each run's own $ per token"
@@ -130,12 +129,14 @@ def _per_run(name: str, cost: RunCost, tokens_per_run: float | None) -> float:
     return value / cost.useful_tokens * tokens_per_run
 
 
-def _on_price(group: Group, costs: Mapping[str, RunCost]) -> list[str]:
-    """What must be known beside the price of a side, each thing once."""
-    return [
-        f"{group.name}: {note}"
-        for note in dict.fromkeys(n for run in group.runs for n in costs[run.id].notes)
-    ]
+def _on_prices(a: Group, b: Group, costs: Mapping[str, RunCost]) -> list[str]:
+    """What must be known beside the prices, each thing once, with the sides it holds of."""
+    said: dict[str, dict[str, None]] = {}
+    for group in (a, b):
+        for run in group.runs:
+            for note in costs[run.id].notes:
+                said.setdefault(note, {})[group.name] = None
+    return [f"{', '.join(names)}: {note}" for note, names in said.items()]
 
 
 def _unfinished(group: Group, costs: Mapping[str, RunCost]) -> list[str]:

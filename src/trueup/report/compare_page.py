@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from trueup.analysis.compare_findings import NO_VERDICT, UNDECIDED
+
 from .compare import group_line, ratio_text, value_text, verdict_text
 from .html import Plot, environment
 from .svg import ACCENT, INK, MUTED, PAPER, SOFT, Canvas
@@ -37,6 +39,7 @@ def comparison_page(found: Comparison) -> str:
         findings=findings,
         others=[group for group in found.groups if group.name != found.reference],
         picture=picture,
+        undecided=(NO_VERDICT, UNDECIDED),
         title=", ".join(clean(group.name) for group in found.groups),
     )
 
