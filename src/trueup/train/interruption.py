@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import os
 import signal
 import sys
@@ -16,12 +15,16 @@ ACKNOWLEDGED = b"\nstopping at the next safe place; once more stops at once, and
 
 class Interrupted(BaseException):
     """The run was asked to end. Not an Exception: no handler for failures may swallow it. `safe`: raised at a
-    place where weights and optimizer are whole."""
+    place where weights and optimizer are whole; `number`: the signal that raised it where it landed, and
+    `again` where it was not the first."""
 
-    def __init__(self, reason: str, *, safe: bool = False, number: int | None = None) -> None:
+    def __init__(
+        self, reason: str, *, safe: bool = False, number: int | None = None, again: bool = False
+    ) -> None:
         super().__init__(reason)
         self.safe = safe
         self.number = number
+        self.again = again
 
 
 class Interruption:
@@ -48,9 +51,10 @@ class Interruption:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
+        before, self._before = self._before, {}
+        for number, handler in before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
-        if self._before:
+        if before:
             sys.unraisablehook = self._hook_before
 
     def check(self) -> None:
@@ -64,7 +68,7 @@ class Interruption:
         again = self.requested is not None
         self.requested = f"{signal.Signals(number).name} received"
         if again or not self.polite:
-            raise Interrupted(self.requested, number=number)
+            raise Interrupted(self.requested, number=number, again=again)
         os.write(2, ACKNOWLEDGED)  # not print: the signal may have come in the middle of one
 
     def _swallowed(self, unraisable: sys.UnraisableHookArgs) -> None:
@@ -74,5 +78,12 @@ class Interruption:
         if not isinstance(error, Interrupted) or error.number is None:
             self._hook_before(unraisable)
             return
-        self.requested = None
-        threading.Timer(AGAIN_AFTER_S, _thread.interrupt_main, (error.number,)).start()
+        if not error.again:
+            self.requested = None
+        threading.Timer(AGAIN_AFTER_S, self._send_again, (error.number,)).start()
+
+    def _send_again(self, number: int) -> None:
+        """A real signal, to the main thread: it may be waiting, and nothing less ends a wait."""
+        main = threading.main_thread().ident
+        if self._before and main is not None:  # else the run has ended, and nobody here would catch it
+            signal.pthread_kill(main, number)
