@@ -378,7 +378,7 @@ def test_nothing_is_a_divergence_before_there_is_a_level_or_near_zero() -> None:
 
 
 def test_the_verdict_does_not_depend_on_a_resume_in_between() -> None:
-    losses = [*LEVEL, *[2.5] * 60, *[9.0] * 7]
+    losses = [*LEVEL, *[2.5] * 60, *[9.0] * 4, math.nan, *[9.0] * 2]
     whole = Divergence(DivergenceSection())
     pieces = Divergence(DivergenceSection())
     for step, loss in enumerate(losses, start=1):
@@ -387,6 +387,8 @@ def test_the_verdict_does_not_depend_on_a_resume_in_between() -> None:
         pieces = Divergence(DivergenceSection())
         pieces.restore(state)
         assert pieces.look(loss, step) == expected
+        if expected:
+            assert (pieces.median, pieces.losses) == (whole.median, whole.losses)
     assert pieces.state() == whole.state()
 
 

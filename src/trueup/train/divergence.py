@@ -55,7 +55,7 @@ class Divergence:
     def _judged(self, step: int) -> bool:
         if step - self.since + 1 < self._section.steps:
             return False
-        self.losses = tuple(self._above)
+        self.median, self.losses = median(self._losses), tuple(self._above)
         self._losses.extend(self._above)
         self._above = []
         return True
@@ -63,8 +63,7 @@ class Divergence:
     def _is_far(self, loss: float) -> bool:
         if len(self._losses) < FEWEST:
             return False
-        self.median = median(self._losses)
-        return loss > max(LEAST, self._section.factor * self.median)
+        return loss > max(LEAST, self._section.factor * median(self._losses))
 
     def state(self) -> dict[str, Any]:
         """JSON-able."""

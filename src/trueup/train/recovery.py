@@ -84,10 +84,11 @@ class Recovery:
         section, found = self._section.divergence, self.divergence
         if not session.world.agree(found.look(math.nan if result.skipped else result.loss, step)):
             return
-        left_out = section.steps - len(found.losses)
+        in_a_row = step - found.since + 1  # more than `section.steps` where a resume lowered that
+        left_out = in_a_row - len(found.losses)
         message = (
             f"the loss was above {section.factor:g} times its running median of {found.median:.4g} for "
-            f"{section.steps} steps in a row, to step {step}, and at last {found.losses[-1]:.4g}"
+            f"{in_a_row} steps in a row, to step {step}, and at last {found.losses[-1]:.4g}"
             + (f" ({left_out} of them left out)" if left_out else "")
         )
         facts: dict[str, Any] = {"median": found.median, "losses": list(found.losses)}
