@@ -12,6 +12,7 @@ from run_records import arbitrary_records, make_record, make_step
 
 from trueup.analysis.bill import Bill, OneOff, make_bill
 from trueup.analysis.budget import budget_given
+from trueup.analysis.energy_cost import tariff_given
 from trueup.analysis.study_bill import make_study_bill, summed
 from trueup.schema import InputError, Measurement, Price, RunRecord, unavailable
 
@@ -165,3 +166,17 @@ def test_a_study_says_how_many_of_its_runs_were_billed_at_an_old_price() -> None
     assert any(
         note.startswith("of 2 of the runs the price is as of 2026") for note in make_study_bill(bills).notes
     )
+
+
+def test_the_studys_energy_is_that_of_its_runs_at_the_tariff_they_have_in_common() -> None:
+    metered = {"energy_j": Measurement(value=3.6e6, unit="J", kind="measured")}
+    record = make_record().model_copy(update={"measurements": metered})
+    tariffs = tariff_given(0.1, "a test"), tariff_given(0.2, "a test")
+    alike = make_study_bill([make_bill(named(record, one), tariff=tariffs[0]) for one in "ab"])
+    assert (alike.energy.energy.value, alike.energy.cost.value) == pytest.approx((2.0, 0.2))
+    assert alike.energy.tariff == tariffs[0]
+    apart = make_study_bill(
+        [make_bill(named(record, one), tariff=at) for one, at in zip("ab", tariffs, strict=True)]
+    )
+    assert apart.energy.cost.value == pytest.approx(0.3)
+    assert apart.energy.tariff is None

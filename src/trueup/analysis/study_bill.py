@@ -14,6 +14,7 @@ from trueup.schema import Frozen, InputError, Measurement, Price, RunState, unav
 from .bill import Bill, BillLine, all_in_cost
 from .bill_lines import LINE_NAMES
 from .budget import Budget, BudgetVerdict, judged
+from .energy_cost import EnergyCost
 from .kinds import weakest
 
 UNFINISHED: tuple[RunState, ...] = ("failed", "interrupted")
@@ -44,8 +45,7 @@ class StudyBill(Frozen):
     useful_tokens: float
     usd_per_million_useful_tokens: Measurement
     lines: tuple[BillLine, ...]
-    energy: Measurement
-    energy_cost: Measurement
+    energy: EnergyCost
     budget: BudgetVerdict | None
     only_quoted: bool
     notes: tuple[str, ...]
@@ -71,8 +71,7 @@ def make_study_bill(bills: Sequence[Bill], *, budget: Budget | None = None) -> S
         useful_tokens=useful_tokens,
         usd_per_million_useful_tokens=all_in,
         lines=_lines(bills, total.value or 0.0),
-        energy=summed([bill.energy.energy for bill in bills], "kWh", "runs"),
-        energy_cost=summed([bill.energy.cost for bill in bills], "USD", "runs"),
+        energy=_energy(bills),
         budget=_budget(bills, budget, all_in, total.value or 0.0),
         only_quoted=all(bill.only_quoted for bill in bills),
         notes=_notes(bills, budget),
@@ -136,6 +135,16 @@ def _lines(bills: Sequence[Bill], total_usd: float) -> tuple[BillLine, ...]:
         seconds = over(name, lambda line: line.seconds)
         made.append(BillLine(name=name, seconds=seconds, usd=usd, share=share, kind=kinds[name]))
     return tuple(made)
+
+
+def _energy(bills: Sequence[Bill]) -> EnergyCost:
+    """The runs' energy and what it cost. The tariff is that of all of them, None where they have several."""
+    tariffs = {bill.energy.tariff for bill in bills}
+    return EnergyCost(
+        energy=summed([bill.energy.energy for bill in bills], "kWh", "runs"),
+        tariff=tariffs.pop() if len(tariffs) == 1 else None,
+        cost=summed([bill.energy.cost for bill in bills], "USD", "runs"),
+    )
 
 
 def _budget(

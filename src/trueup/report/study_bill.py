@@ -38,9 +38,8 @@ def study_text(study: StudyBill) -> RenderableType:
     if study.unfinished.value:
         spent = dollars(study.unfinished.value)
         parts.append(Text(f"{spent} of it was spent on runs that failed or were interrupted", style="yellow"))
-    if study.energy_cost.value is not None and study.energy.value is not None:
-        cost_text = f"{dollars(study.energy_cost.value)} of electricity, {study.energy_cost.kind}"
-        parts.append(Text(f"energy: {number(study.energy.value)} kWh, {cost_text}", style="dim"))
+    if energy := headline.energy_text(study.energy):
+        parts.append(Text(energy, style="dim"))
     parts += [Text(clean(note), style="dim") for note in study.notes]
     return Group(*parts)
 
