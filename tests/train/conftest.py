@@ -14,6 +14,7 @@ from trueup.recipe import load_recipe
 from trueup.schema import Calibration, Price
 from trueup.telemetry import MemorySink, Timeline, process_origin
 from trueup.train.interruption import Interruption
+from trueup.train.resume import Resume
 from trueup.train.run import Outcome, execute
 from trueup.train.session import Places, Session, open_session
 from trueup.train.world import World
@@ -57,11 +58,15 @@ def open_tiny(home: Path, recipe_file: Path) -> Iterator[OpenSession]:
 @pytest.fixture
 def run_tiny(home: Path, recipe_file: Path) -> Run:
     def run(
-        *overrides: str, strict_shapes: bool = False, calibration: Calibration | None = None
+        *overrides: str,
+        strict_shapes: bool = False,
+        calibration: Calibration | None = None,
+        resume: Resume | None = None,
     ) -> tuple[Outcome, MemorySink]:
         sink = MemorySink()
-        shutil.rmtree(home / "run", ignore_errors=True)
-        (home / "run").mkdir()
+        if resume is None:
+            shutil.rmtree(home / "run", ignore_errors=True)
+            (home / "run").mkdir()
         outcome = execute(
             load_recipe(recipe_file, ["precision.policy=fp32", *overrides]),
             run_id="cafe0001",
@@ -74,6 +79,7 @@ def run_tiny(home: Path, recipe_file: Path) -> Run:
             stream=None,
             calibration=calibration,
             strict_shapes=strict_shapes,
+            resume=resume,
         )
         return outcome, sink
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 from trueup.analysis.predict_terms import TERMS
 from trueup.analysis.residual import gap_of
+from trueup.checkpoint.folder import checkpoints_of, newest_whole
 from trueup.device import open_device
 from trueup.schema import Calibration, Measurement, ProductTime, StepRates
 from trueup.telemetry import MemorySink
 from trueup.train import foresight
 from trueup.train.foresight import foretell, predicted
+from trueup.train.resume import Resume
 from trueup.train.run import Outcome
 from trueup.train.session import Session
 
@@ -102,3 +105,19 @@ def test_a_finished_run_is_held_against_what_was_foretold(
     assert rows["peak_memory_bytes"].difference is not None
     assert outcome.measurements["predicted_step_s"].value == rows["step_s"].predicted.value
     assert outcome.measurements["predicted_step_residual_share"].value == pytest.approx(rows["step_s"].share)
+
+
+def test_a_run_that_goes_on_is_not_foretold(
+    run_tiny: Callable[..., tuple[Outcome, MemorySink]],
+    home: Path,
+    calibration: Calibration,
+) -> None:
+    """It was calibrated since: such a prediction would know what came of the first steps."""
+    short = ("compile.mode=none", "train.max_steps=2")
+    first, _ = run_tiny(*short)
+    found = newest_whole(checkpoints_of(home / "run"), print)
+    assert found is not None
+    resume = Resume(*found, first.record, ())
+    outcome, _ = run_tiny(*short, calibration=calibration, resume=resume)
+    assert [event.kind for event in outcome.record.events].count("resume") == 1
+    assert outcome.measurements["predicted_step_s"].value is None

@@ -118,6 +118,16 @@ def test_a_run_without_a_save(tmp_path: Path) -> None:
     refused(runs.train("--resume", "last"), f"run {runs.only.name} has no whole checkpoint; start it anew")
 
 
+def test_a_finished_run_that_went_back_and_failed_is_finished_no_more(tmp_path: Path) -> None:
+    """Its last weights are left aside by then: `--resume auto` must find it."""
+    runs = Runs(tmp_path, "checkpoint.keep=9")
+    assert runs.train().code == 0
+    done = runs.train("--resume", runs.checkpoints() / "00000006", trouble={"raise_in": 7})
+    header = runs.record().header
+    assert (done.code, header.state) == (1, "failed")
+    assert "finished" not in (header.reason or "")
+
+
 def test_a_finished_run_goes_on_when_more_steps_are_asked_for(tmp_path: Path) -> None:
     runs = Runs(tmp_path, SHORT)
     assert runs.train().code == 0

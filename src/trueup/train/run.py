@@ -155,7 +155,8 @@ class _Running:
             session = self.session = _warmed_up(self.session, self.stream)
             seal()
             self.tell(**_choices_of(session))
-            foretell(session, calibration)
+            if resume is None and session.world.leads:  # later, a prediction would know what came of it
+                foretell(session, calibration)
             progress = partial(_progress, session, self.stream)
             ending = train(session, self.header, self.sink, self.kept, progress, resume)
             self.device.synchronize()  # may raise what the device did not say before
@@ -263,11 +264,14 @@ def _progress(session: Session, stream: TextIO | None, rule: StopRule) -> Progre
 def _end(
     failure: Failure | None, ending: Ending | None, resume: Resume | None, kept: MemorySink
 ) -> Failure | Ending | None:
-    """How the run ended. One that had finished stays so where it was to go on and could not begin to."""
+    """How the run ended. One that had finished stays so where it was to go on and could not begin to, unless
+    it has given up some of what it had done by then."""
     if failure is None or resume is None:
         return failure or ending
-    before, nothing_done = resume.record.header, len(kept.steps) == len(resume.record.steps)
-    if before.state != "finished" or not nothing_done:
+    before, since = resume.record.header, kept.events[len(resume.record.events) :]
+    nothing_done = len(kept.steps) == len(resume.record.steps)
+    went_back = any(one.kind == "resume" and one.data["step"] < one.data["last_step"] for one in since)
+    if before.state != "finished" or not nothing_done or went_back:
         return failure
     return replace(failure, state="finished", reason=f"{before.reason}; later: {failure.reason}")
 
