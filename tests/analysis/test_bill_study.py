@@ -164,7 +164,7 @@ def test_a_study_says_how_many_of_its_runs_were_billed_at_an_old_price() -> None
     old = Price(usd_per_hour=3.6, source="a list", as_of="2026-01-01")
     bills = [make_bill(named(make_record(), "a"), old), make_bill(named(make_record(), "b"), old)]
     assert any(
-        note.startswith("of 2 of the runs the price is as of 2026") for note in make_study_bill(bills).notes
+        note.startswith("2 of 2 runs: the price is as of 2026") for note in make_study_bill(bills).notes
     )
 
 

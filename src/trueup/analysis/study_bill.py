@@ -170,7 +170,7 @@ def _notes(bills: Sequence[Bill], budget: Budget | None) -> tuple[str, ...]:
         notes.append("the runs were billed at different prices, each at its own")
     stale = [bill.stale_price for bill in bills if bill.stale_price]
     if stale:
-        notes.append(f"of {len(stale)} of the runs {stale[0]}")
+        notes.append(f"{len(stale)} of {len(bills)} runs: {stale[0]}")
     running = sum(bill.state == "running" for bill in bills)
     if running:
         notes.append(f"not ended yet: {running} of {len(bills)} runs; this is the bill so far")
