@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -54,6 +55,15 @@ def test_auto_where_there_is_none(tmp_path: Path) -> None:
         assert done.code == 1
         assert "there is no run of this recipe to go on with: a new one is started" in done.err
     assert len(runs.folders) == 2
+
+
+def test_auto_finds_a_run_from_before_the_recipe_had_all_of_its_keys(ended: Runs) -> None:
+    file = ended.only / "run.json"
+    header = json.loads(file.read_text())
+    del header["recipe"]["budget"]
+    header["recipe_digest"] = "that of the recipe without it"
+    file.write_text(json.dumps(header))
+    goes_on(ended.train("--resume", "auto"), ended, 4)
 
 
 def test_auto_where_it_has_finished(tmp_path: Path) -> None:

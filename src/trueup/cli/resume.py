@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trueup.home import Home
 from trueup.schema.run import HEADER_FILE
@@ -93,9 +93,24 @@ def _goes_by(run: Path, digest: str) -> bool:
     from trueup.store.run_folder import read_header
 
     try:
-        return read_header(run).recipe_digest == digest
+        header = read_header(run)
     except InputError:
         return False
+    return _is_of(header.recipe, header.recipe_digest, digest)
+
+
+def _is_of(recipe: dict[str, Any], digest_then: str, digest: str) -> bool:
+    """Whether a recorded recipe is the one of `digest`, now or with the keys that recipes have got since: an
+    older trueup did not write those, and its digest is without them."""
+    from pydantic import ValidationError
+
+    from trueup.recipe import Recipe, recipe_digest
+
+    if digest_then == digest:
+        return True
+    with contextlib.suppress(ValidationError):
+        return recipe_digest(Recipe.model_validate(recipe)) == digest
+    return False
 
 
 def take_up(found: Found, home: Home, *, leads: bool) -> Resume:
@@ -179,7 +194,7 @@ def _newest_away(place: str, digest: str) -> Path:
         for step in remote.steps(run)[-1:]:
             with contextlib.suppress(DamagedRemoteError):
                 manifest = remote.manifest(run, step)
-                if manifest.origin.recipe_digest == digest:
+                if _is_of(manifest.origin.recipe, manifest.origin.recipe_digest, digest):
                     newest = max(filter(None, (newest, manifest)), key=lambda one: one.created)
     if newest is None:
         raise NothingToResumeError(None)
@@ -215,7 +230,7 @@ def _runs_of(digest: str, home: Home) -> Iterator[tuple[Path, RunHeader]]:
             header = read_header(run)
         except InputError:  # said by every command that lists runs
             continue
-        if header.recipe_digest == digest:
+        if _is_of(header.recipe, header.recipe_digest, digest):
             yield run, header
 
 
