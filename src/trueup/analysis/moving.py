@@ -47,10 +47,9 @@ def break_even_of(
     one_off: float,
     *,
     source: str,
-    currency: str = "USD",
     tokens_per_run: float | None = None,
 ) -> BreakEven:
-    """When moving from A to B has paid. `costs` by run; `one_off` in `currency`.
+    """When moving from A to B has paid. `costs` by run; `one_off` in dollars.
 
     `tokens_per_run`: useful tokens of a full run, where those of the two sides are not of one size.
     InputError where a side has no full run or one without a cost, or where full runs differ in size.
@@ -70,10 +69,9 @@ def break_even_of(
         _side(group.name, [costs[run.id] for run in runs], tokens_per_run)
         for group, runs in ((a, runs_a), (b, runs_b))
     )
-    if side_a.currency == side_b.currency != currency:
+    if side_a.currency == side_b.currency != "USD":
         raise InputError(
-            f"the one-off is in {currency} and the runs are billed in {side_a.currency}: give all in one "
-            "currency"
+            f"the one-off is in USD and the runs are billed in {side_a.currency}: give all in one currency"
         )
     found = break_even(side_a, side_b, one_off, source=source, paired=bool(pairs))
     notes = [*found.notes, *doubts([a, b]), *_on_prices(a, b, costs)]
