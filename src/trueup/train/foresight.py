@@ -9,7 +9,8 @@ from trueup.analysis.predict import by_calibration, by_datasheet
 from trueup.analysis.predict_job import Job, StepWork
 from trueup.analysis.predict_terms import Tuning
 from trueup.analysis.residual import EVENT, prediction_event
-from trueup.catalog import accelerator_for_device_name
+from trueup.catalog import Accelerator, accelerator_for_device_name
+from trueup.device import Device
 from trueup.recipe import Recipe
 from trueup.schema import (
     AttentionMode,
@@ -29,9 +30,11 @@ from .step_work import planned_work
 
 
 def foretell(session: Session, calibration: Calibration | None) -> None:
-    """Work out what a step of this run will take, and record it."""
+    """Work out what a step of this run will take, and record it. Costs nothing where nothing can be told."""
     with session.timeline.span(SpanName.CALIBRATE):
         try:
+            if calibration is None and _chip(session.device) is None:
+                return
             predictions = predicted(session, calibration)
         except Exception as error:  # a run is worth more than its prediction: nothing depends on it
             session.timeline.event("note", f"the run was not foretold: {error}")
@@ -66,12 +69,15 @@ def predicted(session: Session, calibration: Calibration | None) -> list[Predict
         ranks=session.world.size,
         price=session.price,
     )
-    host = device.kind == "cpu"
-    chip = None if host else accelerator_for_device_name(device.name)
     return [
-        by_calibration(job, calibration, host=host, platform=device.name),
-        by_datasheet(job, chip, device.name),
+        by_calibration(job, calibration, host=device.kind == "cpu", platform=device.name),
+        by_datasheet(job, _chip(device), device.name),
     ]
+
+
+def _chip(device: Device) -> Accelerator | None:
+    """The catalog's, with its published ceilings. No CPU is in it."""
+    return None if device.kind == "cpu" else accelerator_for_device_name(device.name)
 
 
 def job_of(
