@@ -406,6 +406,9 @@ def test_a_damaged_file_is_refused(side: Side, device: Device, batch: BatchTenso
     (tmp_path / "told otherwise").write_bytes(other)
     with pytest.raises(StorageError, match="damaged"):
         OutputFile(tmp_path / "told otherwise").verify()
+    (tmp_path / "older").write_bytes(content.replace(b"trueup-parity-2", b"trueup-parity-1"))
+    with pytest.raises(InputError, match="not a file of outputs that this version"):
+        OutputFile(tmp_path / "older")
     (tmp_path / "short").write_bytes(content[:-8])
     with pytest.raises(StorageError, match="cannot be read"):
         OutputFile(tmp_path / "short")

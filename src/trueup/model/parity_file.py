@@ -21,7 +21,7 @@ from trueup.schema.parity import BatchFacts, PointKind, SideFacts
 
 from .batch import BatchTensors
 
-FORMAT = "trueup-parity-1"
+FORMAT = "trueup-parity-2"  # 2: the digest covers the header too
 BATCH = "batch"
 BYTES_A_POINT = 512  # of the header, more than any entry takes
 DTYPES = {torch.float32: "F32", torch.int64: "I64"}
