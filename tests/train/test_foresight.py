@@ -122,3 +122,12 @@ def test_a_run_that_goes_on_is_not_foretold(
     outcome, _ = run_tiny(*short, calibration=calibration, resume=resume)
     assert [event.kind for event in outcome.record.events].count("resume") == 1
     assert outcome.measurements["predicted_step_s"].value is None
+
+
+def test_foretelling_changes_nothing_that_is_trained(
+    run_tiny: Callable[..., tuple[Outcome, MemorySink]], calibration: Calibration
+) -> None:
+    """Neither the order of the data nor what dropout leaves out."""
+    short = ("compile.mode=none", "train.max_steps=3", "tune.dropout=0.2")
+    told, untold = (run_tiny(*short, calibration=one)[1].steps for one in (calibration, None))
+    assert [(one.loss, one.grad_norm) for one in told] == [(one.loss, one.grad_norm) for one in untold]
