@@ -477,6 +477,22 @@ def test_all_that_had_failed_go_when_one_arrives_at_the_end(make: MakeWriter, to
     assert told.kinds[-1] == "checkpoint_uploaded"
 
 
+def test_the_newest_that_is_still_there_is_tried_again_at_the_end(
+    root: Path, make: MakeWriter, told: Told
+) -> None:
+    """The run has gone back before the newest that failed."""
+    far = FarSide()
+    writer = make(far)
+    for step in (20, 40):
+        writer.save(snapshot(step))
+        writer.wait()
+    (root / "00000040").rename(root / "00000040.left")
+    far.down = False
+    writer.finish()
+    assert far.tried == [20, 40, 20]
+    assert told.steps("checkpoint_uploaded") == [20]
+
+
 def test_of_those_that_wait_while_one_fails_the_newest_is_tried(make: MakeWriter) -> None:
     far = FarSide()
     gate = Gate(far)

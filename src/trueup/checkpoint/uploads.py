@@ -57,6 +57,7 @@ class Uploads:
         self._ending = True
         self.wait()
         with self._lock:
+            self._failed = [folder for folder in self._failed if folder.is_dir()]
             if self._failed:
                 newest = max(self._failed, key=lambda folder: int(folder.name))
                 self._forget(newest)
