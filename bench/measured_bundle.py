@@ -1,7 +1,9 @@
 """Measure a recipe on this machine with several seeds and leave the runs as bundles for docs/measured.
 
 `python bench/measured_bundle.py docs/measured/NAME` runs the demo's recipe with five seeds, each in a process
-of its own, one after the other, and exports each finished run into the folder as SEED.zip. With `--set` a
+of its own and in a home without earlier runs, as the first run of a user is, one after the other, and exports
+each finished run into the folder as SEED.zip. What an earlier run taught would let a later one choose other
+shapes. With `--set` a
 setting is measured beside the recipe as it is, by turns on this host: `--set compile.mode=layer --beside
 docs/measured/OTHER` leaves the recipe's own runs in NAME and those with the setting in OTHER, so that the two
 can be compared in pairs.
@@ -15,6 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from peers.process import cold_home
 from repeat import DEMO, HOME, train
 
 
@@ -41,12 +44,13 @@ def main() -> int:
 
 def measure(recipe: Path, seed: int, settings: tuple[str, ...], folder: Path) -> None:
     """One run, exported. A run that did not finish ends the whole."""
-    record = train(f"{folder.name}-{seed}", f"train.seed={seed}", *settings, recipe=recipe)
-    if record["state"] != "finished":
-        sys.exit(f"run {record['id']} {record['state']}: {record['reason']}")
-    target = folder / f"{seed}.zip"
-    command = [sys.executable, "-m", "trueup", "runs", "export", record["id"], "-o", str(target)]
-    subprocess.run(command, env={**os.environ, "TRUEUP_HOME": str(HOME)}, check=True)
+    target = (folder / f"{seed}.zip").resolve()
+    with cold_home(HOME) as cold:
+        record = train(f"{folder.name}-{seed}", f"train.seed={seed}", *settings, recipe=recipe, variables=cold)
+        if record["state"] != "finished":
+            sys.exit(f"run {record['id']} {record['state']}: {record['reason']}")
+        command = [sys.executable, "-m", "trueup", "runs", "export", record["id"], "-o", str(target)]
+        subprocess.run(command, env={**os.environ, **cold}, check=True)
     cost = record["measurements"]["usd_per_million_useful_tokens"]
     told = f"${cost['value']:.4g} per million useful tokens" if cost["value"] is not None else cost["reason"]
     print(f"{target}: run {record['id']}, seed {seed}, {told}", flush=True)

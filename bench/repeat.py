@@ -8,6 +8,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,16 @@ T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 
 DEMO = ROOT / "recipes" / "demo.yaml"
 
 
-def train(name: str, *settings: str, recipe: Path = DEMO) -> dict[str, Any]:
-    """One run of a recipe with `settings`; returns its record, as `runs show --json` does."""
+def train(
+    name: str, *settings: str, recipe: Path = DEMO, variables: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """One run of a recipe with `settings`, `variables` added to its environment; returns its record, as
+    `runs show --json` does."""
     command = [sys.executable, "-m", "trueup", "train", str(recipe), "--json"]
     for setting in (f"name={name}", "train.stop.usd=null", *settings):
         command += ["--set", setting]
-    done = subprocess.run(
-        command, env={**os.environ, "TRUEUP_HOME": str(HOME)}, capture_output=True, text=True, check=False
-    )
+    env = {**os.environ, "TRUEUP_HOME": str(HOME), **(variables or {})}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stderr}")
     record: dict[str, Any] = json.loads(done.stdout)
