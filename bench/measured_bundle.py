@@ -46,7 +46,9 @@ def measure(recipe: Path, seed: int, settings: tuple[str, ...], folder: Path) ->
     """One run, exported. A run that did not finish ends the whole."""
     target = (folder / f"{seed}.zip").resolve()
     with cold_home(HOME) as cold:
-        record = train(f"{folder.name}-{seed}", f"train.seed={seed}", *settings, recipe=recipe, variables=cold)
+        record = train(
+            f"{folder.name}-{seed}", f"train.seed={seed}", *settings, recipe=recipe, variables=cold
+        )
         if record["state"] != "finished":
             sys.exit(f"run {record['id']} {record['state']}: {record['reason']}")
         command = [sys.executable, "-m", "trueup", "runs", "export", record["id"], "-o", str(target)]
