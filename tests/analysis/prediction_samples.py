@@ -34,7 +34,7 @@ PRICE = Price(usd_per_hour=3.6, source="an example")
 def micro_batch(useful: int = 480, **changes: Any) -> MicroBatchWork:
     fields: dict[str, Any] = {
         "rows": 1, "width": 512, "useful": useful, "supervised": 100, "head_rows": 100,
-        "attention_sum_sq": 100_000, "scores": 120_000, "scores_again": 0, "groups": 2, "examples": 4,
+        "attention_sum_sq": 100_000, "scores": 120_000, "scores_again": 30_000, "groups": 2, "examples": 4,
     }  # fmt: skip
     return MicroBatchWork(**(fields | changes))
 

@@ -161,7 +161,7 @@ def test_a_target_that_cannot_be_written(main: Main, finished: Path, tmp_path: P
         ["report", "last", "-o", "OUT"],
         ["export", "last", "--adapter", "OUT"],
         ["export", "last", "--merged", "OUT"],
-        ["calibrate", "--device", "cpu", "--seconds", "0.1"],
+        ["calibrate", "--device", "cpu", "--seconds", "0.1", "--no-steps"],
         ["prepare", "RECIPE"],
         ["recipe", "check", "RECIPE"],
         ["recipe", "show", "RECIPE"],

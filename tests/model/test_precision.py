@@ -14,9 +14,10 @@ from trueup.model.builtin import ResolvedModel
 from trueup.model.decoder import check_decoder
 from trueup.model.export import save_adapter
 from trueup.model.load import LoadedModel, load_model, with_own_decoder
-from trueup.model.precision import Policy, Precision, choose_precision
+from trueup.model.precision import Precision, choose_precision
 from trueup.model.reference import widen
 from trueup.recipe.models import TuneSection
+from trueup.schema.choices import PrecisionPolicy
 
 Method = Literal["lora", "full"]
 Layers = Literal["own", "transformers"]
@@ -31,12 +32,16 @@ class Device:
         return (True, "it has AVX-512-BF16") if self.fast else (False, "no AVX-512-BF16 or AMX")
 
 
-def precision_of(policy: Policy) -> Precision:
+def precision_of(policy: PrecisionPolicy) -> Precision:
     return choose_precision(policy, Device(fast=True))
 
 
 def loaded_as(
-    resolved: ResolvedModel, policy: Policy, method: Method, layers: Layers, targets: tuple[str, ...] = ()
+    resolved: ResolvedModel,
+    policy: PrecisionPolicy,
+    method: Method,
+    layers: Layers,
+    targets: tuple[str, ...] = (),
 ) -> LoadedModel:
     section = TuneSection(method=method, rank=4, **({"targets": targets} if targets else {}))
     precision = precision_of(policy)
@@ -63,7 +68,7 @@ def loaded_as(
         ("bf16-master", False, "bf16-master", "bfloat16"),
     ],
 )
-def test_choice_and_reason(policy: Policy, fast: bool, done: str, dtype: str) -> None:
+def test_choice_and_reason(policy: PrecisionPolicy, fast: bool, done: str, dtype: str) -> None:
     precision = choose_precision(policy, Device(fast))
     assert (precision.policy, precision.compute_dtype) == (done, dtype)
     assert Device(fast).fast_bf16()[1] in precision.reason
@@ -79,7 +84,7 @@ def test_choice_and_reason(policy: Policy, fast: bool, done: str, dtype: str) ->
 )
 @pytest.mark.parametrize("method", ["lora", "full"])
 def test_what_weights_are_kept_in(
-    tiny: ResolvedModel, method: Method, policy: Policy, trained: torch.dtype, frozen: torch.dtype
+    tiny: ResolvedModel, method: Method, policy: PrecisionPolicy, trained: torch.dtype, frozen: torch.dtype
 ) -> None:
     module = loaded_as(tiny, policy, method, "transformers").module
     found: dict[str, set[torch.dtype]] = {"trained": set(), "frozen": set(), "norm": set()}
@@ -95,7 +100,7 @@ def test_what_weights_are_kept_in(
 
 
 def gradients(
-    loaded: LoadedModel, batches: list[BatchTensors], policy: Policy
+    loaded: LoadedModel, batches: list[BatchTensors], policy: PrecisionPolicy
 ) -> tuple[float, dict[str, torch.Tensor]]:
     loaded.module.zero_grad(set_to_none=True)
     total = 0.0
@@ -117,7 +122,7 @@ def distance(found: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]) -> 
 @pytest.mark.parametrize("method", ["lora", "full"])
 @pytest.mark.parametrize("policy", ["bf16", "bf16-master", "autocast"])
 def test_every_policy_gives_fp32s_loss_and_gradients_to_bf16s_accuracy(
-    tiny: ResolvedModel, policy: Policy, method: Method, layers: Layers
+    tiny: ResolvedModel, policy: PrecisionPolicy, method: Method, layers: Layers
 ) -> None:
     """bf16 rounds each number by up to 1/256 of it; a wrong cast or a lost part would be far outside."""
     examples = examples_of(6, [40, 33, 21, 60, 12])
@@ -148,7 +153,9 @@ def test_masters_sum_micro_batches_in_fp32(tiny: ResolvedModel, method: Method, 
 
 @pytest.mark.parametrize("policy", ["fp32", "bf16", "bf16-master"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_frozen_embedding_and_head_are_kept_once(tmp_path: Any, policy: Policy, tied: bool) -> None:
+def test_a_frozen_embedding_and_head_are_kept_once(
+    tmp_path: Any, policy: PrecisionPolicy, tied: bool
+) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(

@@ -22,8 +22,8 @@ from trueup.model.builtin import ResolvedModel
 from trueup.model.layers import add_and_norm
 from trueup.model.load import load_model
 from trueup.model.loss import chunked_loss
-from trueup.model.precision import Policy
 from trueup.recipe.models import TuneSection
+from trueup.schema.choices import PrecisionPolicy
 
 POLICIES = ("fp32", "bf16", "bf16-master", "autocast")
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
@@ -53,7 +53,7 @@ class Watch(TorchDispatchMode):
 @pytest.mark.parametrize("method", ["lora", "full"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_statistics_take_fp32_and_products_take_what_the_policy_says(
-    tiny: ResolvedModel, policy: Policy, method: Literal["lora", "full"], layers: str
+    tiny: ResolvedModel, policy: PrecisionPolicy, method: Literal["lora", "full"], layers: str
 ) -> None:
     if layers.endswith("eager attention"):
         section = TuneSection(method=method, rank=4)
@@ -112,7 +112,7 @@ def test_our_norm_counts_more_than_256_squares() -> None:
 
 
 @pytest.mark.parametrize("policy", ["bf16", "bf16-master", "autocast"])
-def test_transformers_norm_counts_more_than_256_squares(tiny: ResolvedModel, policy: Policy) -> None:
+def test_transformers_norm_counts_more_than_256_squares(tiny: ResolvedModel, policy: PrecisionPolicy) -> None:
     norm = loaded_as(tiny, policy, "lora", "transformers").base.model.norm
     wide = type(norm)(4096, eps=0.0)
     assert norm.weight.dtype == torch.float32
@@ -125,7 +125,7 @@ def test_transformers_norm_counts_more_than_256_squares(tiny: ResolvedModel, pol
 @pytest.mark.parametrize("policy", ["bf16", "bf16-master", "autocast"])
 @pytest.mark.parametrize("layers", ["own", "transformers"])
 def test_the_stream_between_layers_is_fp32(
-    tiny: ResolvedModel, policy: Policy, layers: Literal["own", "transformers"]
+    tiny: ResolvedModel, policy: PrecisionPolicy, layers: Literal["own", "transformers"]
 ) -> None:
     """A change of 1/512 of the stream is lost where the stream is bf16."""
     loaded = loaded_as(tiny, policy, "lora", layers)

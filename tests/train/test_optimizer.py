@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from trueup.model.precision import Policy, choose_precision
+from trueup.model.precision import choose_precision
 from trueup.recipe import load_recipe
+from trueup.schema.choices import PrecisionPolicy
 from trueup.train import rounding
 from trueup.train.optimizer import make_optimizer
 from trueup.train.rounding import RoundedAdamW, random_bits, rounded_by_chance
@@ -208,7 +209,7 @@ def test_a_closure_is_refused() -> None:
     ],
 )
 def test_the_optimizer_of_each_policy(
-    recipe_file: Path, policy: Policy, stochastic: bool, kind: type[torch.optim.Optimizer]
+    recipe_file: Path, policy: PrecisionPolicy, stochastic: bool, kind: type[torch.optim.Optimizer]
 ) -> None:
     keys = [f"precision.policy={policy}", f"precision.stochastic_rounding={str(stochastic).lower()}"]
     recipe = load_recipe(recipe_file, [*keys, "optimizer.weight_decay=0.3"]).recipe
