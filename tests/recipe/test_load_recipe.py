@@ -142,6 +142,13 @@ def test_digest_ignores_the_name_only(tmp_path: Path) -> None:
     assert load_recipe(path).digest != load_recipe(path, ["train.seed=1"]).digest
 
 
+@pytest.mark.parametrize("key", ["usd", "minutes"])
+def test_a_stop_condition_that_is_never_met_is_refused(tmp_path: Path, key: str) -> None:
+    """The guard's rules are made from it once the run has begun, and none has a level without end."""
+    with pytest.raises(InputError, match=key):
+        load_recipe(write(tmp_path, GOOD), [f"train.stop.{key}=.inf"])
+
+
 @pytest.mark.parametrize(
     "path", sorted([*Path("recipes").glob("*.yaml"), *Path("bench").glob("*.yaml")]), ids=lambda p: p.stem
 )

@@ -199,8 +199,12 @@ class WarmUpSection(Frozen):
 class StopSection(Frozen):
     """Stop conditions beside epochs and steps; whichever comes first ends the run."""
 
-    usd: float | None = Field(None, gt=0, description="dollars of the run's own wall clock")
-    minutes: float | None = Field(None, gt=0, description="minutes of the run's own wall clock")
+    usd: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="dollars of the run's own wall clock"
+    )
+    minutes: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="minutes of the run's own wall clock"
+    )
     useful_tokens: int | None = Field(None, gt=0, description="tokens trained that are not padding")
 
 
