@@ -40,7 +40,7 @@ def micro_batch(rows: int = 2, width: int = 256, head: int = 100) -> MicroBatchW
         head_rows=head,
         attention_sum_sq=rows * width * width,
         scores=rows * width * width,
-        scores_again=0,
+        scores_again=rows * width,
         groups=1,
         examples=rows,
     )
