@@ -93,8 +93,8 @@ def test_sdpa_counts_more_than_256_equal_keys(masked: bool) -> None:
 
 
 def test_our_attention_counts_more_than_256_equal_keys() -> None:
-    """The n-th token sees n equal keys. Where a product rounds its weights to bf16, as AMX does, 1/n is off by
-    up to 2^-9 of it; a sum that stopped at 256 would be off by more than half."""
+    """The n-th token sees n equal keys. Where a product rounds its weights to bf16, as AMX does, 1/n is off
+    by up to 2^-9 of it; a sum that stopped at 256 would be off by more than half."""
     tokens, head_dim = 700, 8
     qkv = torch.zeros(tokens, 3 * head_dim, dtype=BF16)
     qkv[:, 2 * head_dim :] = 1
