@@ -107,12 +107,15 @@ class Canvas:
 
     def svg(self, label: str) -> str:
         """The plot as an inline `<svg>`; `label` says in words what it shows."""
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+
         out = io.StringIO()
         no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         with warnings.catch_warnings():
             # The browser draws the text; that matplotlib's font lacks one of its letters does not matter.
             warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-            self.figure.savefig(out, format="svg", metadata=no_metadata)
+            # As savefig does, which draws twice: once for the layout alone, which drawing makes anyway.
+            FigureCanvasSVG(self.figure).print_svg(out, metadata=no_metadata)
         return themed(out.getvalue(), self.name, label)
 
 
