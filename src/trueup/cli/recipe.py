@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from trueup.recipe import load_recipe, recipe_schema
-
 from .output import JSON_OPTION, print_json, say
 
 app = typer.Typer(help="Check a recipe, show every value and its source, or print the schema for editors.")
@@ -21,6 +19,8 @@ def check(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Say whether a recipe is valid."""
+    from trueup.recipe import load_recipe
+
     loaded = load_recipe(recipe, overrides)
     if as_json:
         print_json({"path": loaded.path, "valid": True, "digest": loaded.digest})
@@ -35,6 +35,8 @@ def show(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Print every value and where it came from: default, file or command line."""
+    from trueup.recipe import load_recipe
+
     loaded = load_recipe(recipe, overrides)
     values = loaded.recipe.model_dump(mode="json")
     if as_json:
@@ -52,6 +54,8 @@ def show(
 @app.command()
 def schema(recipe: str | None = typer.Argument(None, hidden=True)) -> None:
     """Print the JSON Schema of recipes."""
+    from trueup.recipe import recipe_schema
+
     print_json(recipe_schema())
 
 
