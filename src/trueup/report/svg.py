@@ -115,7 +115,8 @@ class Canvas:
             # The browser draws the text; that matplotlib's font lacks one of its letters does not matter.
             warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
             # As savefig does, which draws twice: once for the layout alone, which drawing makes anyway.
-            FigureCanvasSVG(self.figure).print_svg(out, metadata=no_metadata)
+            canvas: Any = FigureCanvasSVG(self.figure)  # Any: the stubs leave print_svg untyped
+            canvas.print_svg(out, metadata=no_metadata)
         return themed(out.getvalue(), self.name, label)
 
 
