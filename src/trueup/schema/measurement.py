@@ -15,10 +15,11 @@ class Frozen(BaseModel):
     """Base of every record: immutable, and an unknown key is an error.
 
     A loss of NaN is written to JSON as the string "NaN", which is valid JSON and reads back as NaN;
-    pydantic's own choice, null, would make the record of a diverged step unreadable.
+    pydantic's own choice, null, would make the record of a diverged step unreadable. A model's validator is
+    built at its first use: no command uses more than a few of them.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
 
 class Measurement(Frozen):
