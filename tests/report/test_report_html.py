@@ -17,7 +17,7 @@ from rich.console import Console
 
 from trueup.analysis.bill import make_bill
 from trueup.analysis.measure import summarize
-from trueup.report import html
+from trueup.report import html, plots
 from trueup.report.terminal import bill_text
 from trueup.report.wording import dollars, line_label
 from trueup.schema import Event, InputError, RunRecord, StorageError
@@ -83,6 +83,19 @@ def test_one_run_shows_bill_plots_and_every_measurement() -> None:
     assert "command line" in said
     assert "this CPU has no AVX-512-BF16 or AMX" in said
     assert len(text.encode()) < MOST_BYTES
+
+
+def test_seconds_on_a_logarithmic_axis_are_plain_numbers() -> None:
+    """One step far slower than the others, as beside a busy neighbour."""
+    record = make_record()
+    slow = record.steps[12].model_copy(update={"step_s": 20 * record.steps[12].step_s})
+    drawn = plots.step_time(
+        record.model_copy(update={"steps": [*record.steps[:12], slow, *record.steps[13:]]}), "p"
+    )
+    assert drawn is not None
+    ticks = set(re.findall(r"<text[^>]*>([^<]+)</text>", drawn))
+    assert {"5", "10", "20", "50"} <= ticks
+    assert "mathdefault" not in drawn
 
 
 def test_the_bill_of_the_record_itself_is_shown() -> None:

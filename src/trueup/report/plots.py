@@ -11,6 +11,7 @@ from .wording import duration, number, quantity, words
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
     from trueup.schema import Evaluation, RunRecord, Sample, Step
@@ -87,7 +88,7 @@ def step_time(record: RunRecord, prefix: str) -> str | None:
                 markerfacecolor=PAPER,
             )
         if max(high) > _LOG_FROM * sorted(middle)[len(middle) // 2] > 0:
-            axes.set_yscale("log")
+            _log_seconds(axes)
         else:
             axes.set_ylim(0, 1.1 * max(high) or 1.0)
         _steps_axis(axes, steps[0].step, steps[-1].step)
@@ -99,6 +100,17 @@ def step_time(record: RunRecord, prefix: str) -> str | None:
             f"Step time over {len(steps):,} steps: median {duration(median)}, "
             f"slowest {duration(slowest.step_s)} at step {slowest.step}."
         )
+
+
+def _log_seconds(axes: Axes) -> None:
+    """A logarithmic axis with plain numbers: matplotlib's own labels are powers in its mathematical markup,
+    which is off here."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def lengths(record: RunRecord, prefix: str) -> str | None:
