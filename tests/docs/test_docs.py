@@ -248,6 +248,17 @@ def test_the_chinese_readme_says_the_same() -> None:
     assert README.name in chinese
 
 
+def test_the_readmes_bill_is_that_of_a_measured_run(tmp_path: Path) -> None:
+    """Printed from the bundle that the README names, spaces at the ends of lines aside."""
+    text = README.read_text(encoding="utf-8")
+    bill = text.partition("<!-- bill -->")[2].partition("<!-- /bill -->")[0]
+    assert call("runs", "import", ROOT / "docs/measured/demo-cpu-2-cores/0.zip", home=tmp_path).code == 0
+    done = call("bill", "last", home=tmp_path)
+    assert done.code == 0, done.err
+    printed = "\n".join(line.rstrip() for line in done.out.splitlines())
+    assert f"```text\n{printed}\n```" in bill
+
+
 def test_the_readmes_bill_adds_up() -> None:
     text = README.read_text(encoding="utf-8")
     bill = text.partition("<!-- bill -->")[2].partition("<!-- /bill -->")[0]
