@@ -151,35 +151,29 @@ def settings_compared(
         chosen = {f"choices.{name}": choice.get("value") for name, choice in header.choices.items()}
         return {**flat(header.recipe), **chosen}
 
-    return [
-        one for one in differing(groups, settings) if not any(_within(one.key, name) for name in left_out)
-    ]
+    return differing(groups, settings, left_out)
 
 
 def environment_differences(groups: Sequence[Group]) -> list[Difference]:
     """Everything around the runs that is not the same in all groups, but for what is new in every process."""
-
-    def around(header: RunHeader) -> dict[str, Any]:
-        return {
-            key: value
-            for key, value in flat(header.environment).items()
-            if not any(_within(key, name) for name in _NEW_EACH_TIME)
-        }
-
-    return differing(groups, around)
+    return differing(groups, lambda header: flat(header.environment), _NEW_EACH_TIME)
 
 
 _NEW_EACH_TIME = ("process", "load", "host.booted_at")
 
 
 def differing(
-    groups: Sequence[Group], settings: Callable[[RunHeader], Mapping[str, Any]]
+    groups: Sequence[Group],
+    settings: Callable[[RunHeader], Mapping[str, Any]],
+    left_out: Sequence[str] = (),
 ) -> list[Difference]:
-    """Keys whose values are not the same set in every group."""
+    """Keys whose values are not the same set in every group, but for those `left_out` and all below them."""
     of_group = [(group.name, [settings(run.header) for run in group.runs]) for group in groups]
     keys = dict.fromkeys(key for _, found in of_group for one in found for key in one)
     differences = []
     for key in keys:
+        if any(_within(key, name) for name in left_out):
+            continue
         some = of_group[0][1][0].get(key)
         if all(one.get(key) == some for _, found in of_group for one in found):
             continue  # most keys of most runs: nothing to put in words
@@ -248,16 +242,14 @@ def dig(tree: Any, key: str) -> Any:
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted keys."""
-    return dict(_leaves(tree, prefix))
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Nested dicts, as JSON has them, as dotted keys."""
+    found: dict[str, Any] = {}
     for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", value
+            found[f"{prefix}{key}"] = value
+    return found
 
 
 def as_text(value: Any) -> str:

@@ -27,6 +27,8 @@ SERIES: dict[str, tuple[Table, type[Frozen]]] = {
     "evaluations": (tables.evaluations, Evaluation),
 }
 
+_OF_MEASUREMENT = tuple(name for name in Measurement.model_fields if name != "ci")
+
 
 def run_row(header: RunHeader, *, signature: str, imported_at: str | None) -> Row:
     """The row of `runs`: what lists need."""
@@ -74,7 +76,7 @@ def measurement_columns(measurement: Measurement) -> Row:
 
 
 def measurement_of(row: Mapping[Any, Any]) -> Measurement:
-    fields = {name: row[name] for name in Measurement.model_fields if name != "ci"}
+    fields = {name: row[name] for name in _OF_MEASUREMENT}
     ci = None if row["ci_low"] is None else (row["ci_low"], row["ci_high"])
     return Measurement(**fields, ci=ci)
 
