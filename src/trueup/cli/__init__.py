@@ -39,9 +39,12 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _run() -> None:
-    from trueup.schema import TrueupError
+    from .garbage import uncollected
 
-    from .app import app
+    with uncollected():
+        from trueup.schema import TrueupError
+
+        from .app import app
 
     try:
         app()

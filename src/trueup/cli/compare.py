@@ -9,6 +9,7 @@ import typer
 
 from trueup.schema import InputError
 
+from .garbage import uncollected
 from .output import JSON_OPTION, print_json, print_rich, say
 from .records import open_store, record_of
 
@@ -23,6 +24,7 @@ SELECTIONS_ARGUMENT = typer.Argument(
 )
 
 
+@uncollected()
 def compare(
     selections: list[str] = SELECTIONS_ARGUMENT,
     by: str | None = typer.Option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from .garbage import uncollected
 from .output import JSON_OPTION, print_json, say
 from .price_book import open_price_book
 from .records import PRICE_OPTION, PRICE_SOURCE_OPTION, RUNS_ARGUMENT, price_given, records_of
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from trueup.schema import RunRecord
 
 
+@uncollected()
 def report(
     refs: list[str] = RUNS_ARGUMENT,
     out: Path = typer.Option(Path("report.html"), "-o", "--output", help="Where the page is written."),

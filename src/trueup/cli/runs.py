@@ -12,6 +12,7 @@ import typer
 from trueup.home import find_home
 from trueup.schema import Frozen, InputError, RunRecord
 
+from .garbage import uncollected
 from .output import JSON_OPTION, print_json, print_json_list, print_rich, say
 from .records import RUN_ARGUMENT, open_store, record_of, records_of, resolved
 
@@ -25,6 +26,7 @@ SHOWN = 100  # runs in a table: one of thousands takes longer to draw than anybo
 
 
 @app.command("list")
+@uncollected()
 def list_runs(
     selections: list[str] = typer.Argument(
         None,
