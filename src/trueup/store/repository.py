@@ -226,13 +226,12 @@ class Store:
                 .distinct()
             )
             trained = set(connection.execute(trained_as_named).scalars())
-        rows = sorted(rows, key=lambda row: _age(row.started_at, row.id), reverse=True)
         if any(row.id == ref for row in rows):
             return ref
         if not rows:
             raise InputError(f"there are no runs yet in {self.home}; `trueup train RECIPE` makes one")
         if ref == "last":
-            return str(rows[0].id)
+            return str(max(rows, key=lambda row: _age(row.started_at, row.id)).id)
         named = [row for row in rows if row.name == ref]
         if sum(row.id in trained for row in named) == 1:
             named = [row for row in named if row.id in trained]
@@ -240,6 +239,7 @@ class Store:
         if len(found) == 1:
             return str(found[0].id)
         if found:
+            found.sort(key=lambda row: _age(row.started_at, row.id), reverse=True)
             listed = ", ".join(f"{row.id} ({row.name}, {row.started_at})" for row in found[:10])
             more = f" and {len(found) - 10} more" if len(found) > 10 else ""
             what = "are named" if named else "have an id that begins with"
