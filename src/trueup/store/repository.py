@@ -37,7 +37,7 @@ from .liveness import parse_instant
 from .migrate import HEAD, create_in_memory, migrate, version_of
 from .rows import SERIES, measurement_of, record_of, rows_of, run_row
 from .run_folder import read_run_folder
-from .selection import selected
+from .selection import Held, selected
 from .signatures import has_no_run_yet, run_folders, signature_of
 
 RUNS_FOLDER = "runs"
@@ -86,6 +86,7 @@ class Store:
         self.read_only = read_only
         self._engine = engine
         self._in_memory = False
+        self._read: Held = {}  # settings of all runs, as selections asked for them since the last change
 
     @classmethod
     def open(cls, home: Path, *, read_only: bool = False, lock_timeout_s: float = LOCK_TIMEOUT_S) -> Store:
@@ -134,6 +135,7 @@ class Store:
         return [f"{note} What is new is shown, not kept.", *self._read_changed_folders()]
 
     def _read_changed_folders(self) -> list[str]:
+        self._read.clear()
         with explained(self.home), self._engine.connect() as connection:
             rows = connection.execute(select(tables.runs.c.id, tables.runs.c.signature, tables.runs.c.state))
             known = {run_id: (signature, state) for run_id, signature, state in rows}
@@ -155,6 +157,7 @@ class Store:
     def ingest(self, folder: Path) -> str:
         """Reads one run folder into the database, in one transaction; returns the run's id. InputError if it
         is not a run folder or holds another run than its name says."""
+        self._read.clear()
         signature = signature_of(str(folder))  # before reading: a change while reading is then seen next time
         record = read_run_folder(folder, samples=False)
         run_id = record.header.id
@@ -199,7 +202,7 @@ class Store:
         r = tables.runs.c
         with explained(self.home), self._engine.connect() as connection:
             exact = select(r.id).where(or_(r.id == text, r.name == text))
-            found = connection.execute(exact).scalars().all() or selected(connection, text)
+            found = connection.execute(exact).scalars().all() or selected(connection, text, self._read)
             some = select(r.id, r.started_at)
             some = some.where(r.id.in_(found)) if found and len(found) <= AT_ONCE else some
             ages = {run_id: _age(started_at, run_id) for run_id, started_at in connection.execute(some)}

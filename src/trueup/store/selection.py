@@ -45,6 +45,10 @@ _ORDERED: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
+# By key: (id, the values that the key stands for) of every run.
+Held = dict[str, list[tuple[str, list[Any]]]]
+
+
 class Condition(NamedTuple):
     key: str
     operator: str
@@ -54,11 +58,11 @@ class Condition(NamedTuple):
         return f"{self.key}{self.operator}{self.wanted}"
 
 
-def selected(connection: Connection, text: str) -> list[str] | None:
+def selected(connection: Connection, text: str, read: Held | None = None) -> list[str] | None:
     """Ids of the runs that a pattern or conditions mean; None where the text is neither. InputError where no
-    run is meant."""
+    run is meant. What is in `read` is not read again, and what is read is put there."""
     if conditions := conditions_of(text):
-        found, what = meeting(connection, conditions), "meets"
+        found, what = meeting(connection, conditions, {} if read is None else read), "meets"
     elif is_pattern(text):
         found, what = named_like(connection, text), "has a name like"
     else:
@@ -87,11 +91,13 @@ def named_like(connection: Connection, pattern: str) -> list[str]:
     return [run_id for run_id, name in connection.execute(query) if fnmatchcase(name, pattern)]
 
 
-def meeting(connection: Connection, conditions: Sequence[Condition]) -> list[str]:
+def meeting(connection: Connection, conditions: Sequence[Condition], read: Held) -> list[str]:
     """Ids of the runs that meet all conditions. InputError for a key that no run has."""
     left: set[str] | None = None
     for condition in conditions:
-        values = _values(connection, condition.key, left)
+        if condition.key not in read:
+            read[condition.key] = _values(connection, condition.key)
+        values = [one for one in read[condition.key] if left is None or one[0] in left]
         if left is None and not any(value is not None for _, held in values for value in held):
             raise InputError(
                 f"{condition}: no run has '{condition.key}'; a key is one of {', '.join(_COLUMNS)}, "
@@ -101,15 +107,14 @@ def meeting(connection: Connection, conditions: Sequence[Condition]) -> list[str
     return sorted(left or ())
 
 
-def _values(connection: Connection, key: str, among: set[str] | None) -> list[tuple[str, list[Any]]]:
-    """(id, the values that the key stands for) of every run, or of those `among` which to look."""
+def _values(connection: Connection, key: str) -> list[tuple[str, list[Any]]]:
+    """(id, the values that the key stands for) of every run."""
     r, h = tables.runs.c, tables.headers.c
     if key in _COLUMNS:
         query: Select[Any] = select(r.id, r[key])
     else:
         query = select(h.run_id, *(h.header[path] for path in _paths(key)))
-    found = connection.execute(query)
-    return [(row[0], list(row[1:])) for row in found if among is None or row[0] in among]
+    return [(row[0], list(row[1:])) for row in connection.execute(query)]
 
 
 def _paths(key: str) -> Sequence[tuple[str, ...]]:
