@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from store_records import make_record, make_step, runs, same, write_folder
 
@@ -211,6 +211,7 @@ def test_a_path_that_the_scrubber_misses_stops_the_export(
 
 
 @given(text=st.text(st.sampled_from("/a.~-: \\C$'\""), max_size=20))
+@example(text="/\\/")  # separators alone
 @quick
 def test_scrubbing_twice_changes_nothing_more(text: str) -> None:
     scrubber = Scrubber(Path("/a/a"))

@@ -103,7 +103,8 @@ class Canvas:
 
     def legend(self, columns: int = 4) -> None:
         """Above the axes, so that it never covers data."""
-        self.figure.legend(loc="outside upper left", ncols=columns)
+        if self.axes.get_legend_handles_labels()[0]:
+            self.figure.legend(loc="outside upper left", ncols=columns)
 
     def svg(self, label: str) -> str:
         """The plot as an inline `<svg>`; `label` says in words what it shows."""

@@ -58,4 +58,4 @@ def _last_part_of_posix(found: re.Match[str]) -> str:
 
 def _last_part(path: str) -> str:
     parts = [part for part in re.split(r"[\\/]", path) if part]
-    return f".../{parts[-1]}"
+    return f".../{parts[-1]}" if parts else path  # nothing but separators names no file
