@@ -169,7 +169,7 @@ def trained_tensors(dims: ModelDims, tuning: Tuning) -> int:
     """Adapters are two matrices each; a layer has seven matrices and two norms, beside them are embedding,
     head and the last norm."""
     if tuning.method == "lora":
-        return 2 * dims.layers * sum(name in _linears(dims) for name in tuning.targets)
+        return 2 * dims.layers * sum(name in dims.linear_layers for name in tuning.targets)
     return 9 * dims.layers + (2 if dims.tied_head else 3)
 
 
@@ -204,27 +204,13 @@ def _micro_batch_terms(
     }
 
 
-def _linears(dims: ModelDims) -> dict[str, tuple[int, int]]:
-    """(inputs, outputs) of a layer's matrices."""
-    queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
-    return {
-        "q_proj": (dims.hidden, queries),
-        "k_proj": (dims.hidden, keys),
-        "v_proj": (dims.hidden, keys),
-        "o_proj": (queries, dims.hidden),
-        "gate_proj": (dims.hidden, dims.intermediate),
-        "up_proj": (dims.hidden, dims.intermediate),
-        "down_proj": (dims.intermediate, dims.hidden),
-    }
-
-
 # Frozen layers of one input are one product (model/decoder.py).
 _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
 
 
 def _linear_products(dims: ModelDims, tuning: Tuning, tokens: int) -> tuple[list[Size], list[Size]]:
     """A layer's products, forward and backward. A frozen weight has no gradient of its own."""
-    linears = _linears(dims)
+    linears = dims.linear_layers
     if tuning.method == "full":
         sides = list(linears.values())
     else:
@@ -237,7 +223,7 @@ def _linear_products(dims: ModelDims, tuning: Tuning, tokens: int) -> tuple[list
 
 
 def _adapter_products(dims: ModelDims, tuning: Tuning, tokens: int) -> list[Size]:
-    linears, found = _linears(dims), list[Size]()
+    linears, found = dims.linear_layers, list[Size]()
     for group in _TOGETHER:
         names = [name for name in group if name in tuning.targets]
         if tuning.method != "lora" or not names:

@@ -13,7 +13,7 @@ def expected_dims(config: dict[str, Any], tune: TuneSection) -> ModelDims:
     """What `load_model` would count: a Llama-class decoder without biases. Adapters of layers that such a
     decoder does not have count nothing. Raises KeyError where the config lacks a dimension."""
     bare = ModelDims.from_config(config, parameters=0, trainable=0)
-    linear = _linear_layers(bare)
+    linear = bare.linear_layers
     layer = sum(inputs * outputs for inputs, outputs in linear.values()) + 2 * bare.hidden  # two norms
     embeddings = bare.vocab * bare.hidden * (1 if bare.tied_head else 2)
     parameters = bare.layers * layer + embeddings + bare.hidden
@@ -34,17 +34,3 @@ def most_positions(config: Mapping[str, Any]) -> int | None:
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     limits = (config.get("max_position_embeddings"), window)
     return min((int(limit) for limit in limits if limit), default=None)
-
-
-def _linear_layers(dims: ModelDims) -> dict[str, tuple[int, int]]:
-    """(inputs, outputs) of a decoder layer's matrices, by their usual names."""
-    queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
-    return {
-        "q_proj": (dims.hidden, queries),
-        "k_proj": (dims.hidden, keys),
-        "v_proj": (dims.hidden, keys),
-        "o_proj": (queries, dims.hidden),
-        "gate_proj": (dims.hidden, dims.intermediate),
-        "up_proj": (dims.hidden, dims.intermediate),
-        "down_proj": (dims.intermediate, dims.hidden),
-    }

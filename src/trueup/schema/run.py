@@ -150,6 +150,20 @@ class ModelDims(Frozen):
     trainable_parameters: int
     lora_parameters: int = 0  # 0: full fine-tuning
 
+    @property
+    def linear_layers(self) -> dict[str, tuple[int, int]]:
+        """(inputs, outputs) of a decoder layer's matrices, by their usual names."""
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return {
+            "q_proj": (self.hidden, queries),
+            "k_proj": (self.hidden, keys),
+            "v_proj": (self.hidden, keys),
+            "o_proj": (queries, self.hidden),
+            "gate_proj": (self.hidden, self.intermediate),
+            "up_proj": (self.hidden, self.intermediate),
+            "down_proj": (self.intermediate, self.hidden),
+        }
+
     @classmethod
     def from_config(
         cls, config: dict[str, Any], *, parameters: int, trainable: int, lora: int = 0
