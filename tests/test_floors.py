@@ -31,12 +31,14 @@ ALLOWED = {
         *("schema", "cache", "checkpoint", "recipe", "catalog", "device", "analysis", "telemetry"),
         *("model", "data"),
     },
+    "serve": {"schema", "files", "recipe", "catalog", "device", "analysis", "telemetry", "model"},
+    "load": {"schema", "files", "catalog", "analysis", "telemetry"},
     "report": {"schema", "files", "catalog", "analysis"},
     "home": {"schema", "files"},
     "api": {"schema", "analysis", "store", "home"},
     "cli": {
         *("schema", "files", "cache", "checkpoint", "recipe", "catalog", "device", "analysis", "store"),
-        *("telemetry", "model", "data", "train", "report", "home"),
+        *("telemetry", "model", "data", "train", "serve", "load", "report", "home"),
     },
 }
 ENTRANCES = {"__init__": {"api"}, "__main__": {"cli"}}
