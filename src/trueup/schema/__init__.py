@@ -2,6 +2,7 @@
 
 from .calibration import AttentionMode, Calibration, ProductTime, StepRates
 from .errors import InputError, MissingExtraError, StorageError, TrueupError
+from .load import RequestError, RequestResult, RunKind
 from .measurement import Frozen, Kind, Measurement, Scope, unavailable
 from .prediction import Basis, Prediction
 from .price_row import HourlyPrice, PriceRow
@@ -64,8 +65,11 @@ __all__ = [
     "PriceRow",
     "PricingTerms",
     "ProductTime",
+    "RequestError",
+    "RequestResult",
     "ReservedTerms",
     "RunHeader",
+    "RunKind",
     "RunRecord",
     "RunState",
     "Sample",

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from .load import RequestResult, RunKind
 from .measurement import Frozen, Measurement
 from .shape_plan import ShapePlan
 
@@ -18,6 +19,7 @@ SEGMENTS_FILE = "segments.jsonl"
 EVENTS_FILE = "events.jsonl"
 STEPS_FILE = "steps.jsonl"
 EVALUATIONS_FILE = "evaluations.jsonl"
+REQUESTS_FILE = "requests.jsonl"  # of a load run
 SAMPLES_FILE = "samples.jsonl"
 MEASUREMENTS_FILE = "measurements.json"
 HEARTBEAT_FILE = "heartbeat"
@@ -42,6 +44,7 @@ class SpanName:
     DATA_WAIT = "data_wait"
     STEP = "step"
     COMMUNICATION = "communication"
+    REQUESTS = "requests"  # the measured stretch of a load run: from the first request due to the last answer
     EVALUATE = "evaluate"
     CHECKPOINT = "checkpoint"
     PAUSE = "pause"
@@ -201,6 +204,7 @@ class RunHeader(Frozen):
     """Written at the start and rewritten, whole, when the state changes."""
 
     format: int = 1
+    kind: RunKind = "train"
     id: str
     name: str
     state: RunState
@@ -224,7 +228,8 @@ class RunHeader(Frozen):
 
 
 class RunRecord(Frozen):
-    """A run as stored: header, totals and series. Readers that do not need `samples` leave them empty."""
+    """A run as stored: header, totals and series. Readers that do not need `samples` leave them empty.
+    `requests` are those of a load run."""
 
     header: RunHeader
     spans: tuple[SpanTotal, ...] = ()
@@ -233,10 +238,15 @@ class RunRecord(Frozen):
     evaluations: tuple[Evaluation, ...] = ()
     measurements: dict[str, Measurement] = Field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
+    requests: tuple[RequestResult, ...] = ()
 
     @property
     def id(self) -> str:
         return self.header.id
+
+    @property
+    def kind(self) -> RunKind:
+        return self.header.kind
 
     @property
     def name(self) -> str:

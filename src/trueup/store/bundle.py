@@ -26,6 +26,7 @@ from trueup.schema.run import (
     EVENTS_FILE,
     HEADER_FILE,
     MEASUREMENTS_FILE,
+    REQUESTS_FILE,
     SAMPLES_FILE,
     SEGMENTS_FILE,
     STEPS_FILE,
@@ -121,6 +122,8 @@ def _write_run_folder(folder: Path, parts: RunParts, source: str) -> None:
         EVALUATIONS_FILE: record.evaluations,
         SAMPLES_FILE: record.samples,
     }
+    if record.kind == "load":
+        series[REQUESTS_FILE] = record.requests
     measured = {name: measurement.model_dump() for name, measurement in record.measurements.items()}
     imported = {"imported_at": datetime.now(UTC).isoformat(timespec="seconds"), "from": source}
     temporary = new_beside(folder)

@@ -19,6 +19,7 @@ from trueup.schema import (
     Event,
     InputError,
     Measurement,
+    RequestResult,
     RunHeader,
     RunRecord,
     Sample,
@@ -47,6 +48,7 @@ SERIES: dict[str, type[Frozen]] = {
     "samples.parquet": Sample,
 }
 CONTENT = (HEADER, MEASUREMENTS, *SERIES)
+REQUESTS = "requests.parquet"  # of a load run only: bundles of training runs stay as they were
 
 RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 WALL_TOLERANCE_S = 1e-3  # spans partition the wall clock this closely
@@ -78,6 +80,8 @@ def pack(parts: RunParts) -> dict[str, bytes]:
         MEASUREMENTS: _json(measured),
         **{name: to_parquet(model, _series(parts, name)) for name, model in SERIES.items()},
     }
+    if record.kind == "load":
+        content[REQUESTS] = to_parquet(RequestResult, record.requests)
     entries = {
         name: Entry(sha256=hashlib.sha256(raw).hexdigest(), bytes=len(raw)) for name, raw in content.items()
     }
@@ -88,8 +92,8 @@ def pack(parts: RunParts) -> dict[str, bytes]:
 
 def unpack(entries: Mapping[str, bytes]) -> RunParts:
     """The run in a bundle's entries, every check done. InputError for anything wrong."""
-    manifest = _manifest(entries[MANIFEST])
-    for name in CONTENT:
+    manifest = _manifest(entries)
+    for name in manifest.entries:
         told, raw = manifest.entries[name], entries[name]
         if told.bytes != len(raw) or told.sha256 != hashlib.sha256(raw).hexdigest():
             raise InputError(f"{name} in the bundle is not what its manifest says: it was damaged or changed")
@@ -108,6 +112,7 @@ def unpack(entries: Mapping[str, bytes]) -> RunParts:
         steps=from_parquet(Step, entries["steps.parquet"], "steps.parquet"),
         evaluations=from_parquet(Evaluation, entries["evaluations.parquet"], "evaluations.parquet"),
         samples=from_parquet(Sample, entries["samples.parquet"], "samples.parquet"),
+        requests=from_parquet(RequestResult, entries[REQUESTS], REQUESTS) if REQUESTS in entries else (),
     )
     _check_header(record.header, manifest)
     _check_finite(record, segments)
@@ -137,13 +142,13 @@ def read_entries(path: Path) -> dict[str, bytes]:
 def _check_directory(infos: list[zipfile.ZipInfo]) -> None:
     names = [info.filename for info in infos]
     expected = {MANIFEST, *CONTENT}
-    if unknown := sorted(set(names) - expected):
+    if unknown := sorted(set(names) - expected - {REQUESTS}):
         raise InputError(
             f"the bundle has entries that no run bundle has: {', '.join(map(repr, unknown[:5]))}"
         )
     if missing := sorted(expected - set(names)):
         raise InputError(f"the bundle lacks {', '.join(missing)}")
-    if len(names) != len(expected):
+    if len(names) != len(set(names)):
         raise InputError("the bundle has an entry twice")
     largest, total = max(info.file_size for info in infos), sum(info.file_size for info in infos)
     if largest > MAX_ENTRY_BYTES or total > MAX_TOTAL_BYTES:
@@ -164,14 +169,14 @@ def _read_entry(bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     return raw
 
 
-def _manifest(raw: bytes) -> Manifest:
+def _manifest(entries: Mapping[str, bytes]) -> Manifest:
     try:
-        manifest = Manifest.model_validate_json(raw)
+        manifest = Manifest.model_validate_json(entries[MANIFEST])
     except ValidationError as error:
         raise InputError(f"the bundle's {MANIFEST} is not one: {first_problem(error)}") from None
     if manifest.format != FORMAT:
         raise InputError(f"the bundle has format {manifest.format}; this trueup reads {FORMAT}")
-    if set(manifest.entries) != set(CONTENT):
+    if set(manifest.entries) != entries.keys() - {MANIFEST}:
         raise InputError(f"the bundle's {MANIFEST} does not list the entries of a run bundle")
     return manifest
 
@@ -193,11 +198,13 @@ def _check_finite(record: RunRecord, segments: Iterable[Segment]) -> None:
     header = record.header
     numbers = {"wall_s": header.wall_s, "price": header.price.usd_per_hour if header.price else 0.0}
     items = [*segments, *record.spans, *record.events, *record.steps, *record.evaluations]
+    items += record.requests
     bad = [name for name, value in numbers.items() if value is None or not math.isfinite(value)]
     for item in items:
         for name in type(item).model_fields.keys() - _MAY_DIVERGE:
             value = getattr(item, name)
-            if isinstance(value, float) and not math.isfinite(value):
+            values = value if isinstance(value, tuple) else (value,)
+            if any(isinstance(one, float) and not math.isfinite(one) for one in values):
                 bad.append(f"{type(item).__name__.lower()}.{name}")
     for sample in record.samples:
         bad += [

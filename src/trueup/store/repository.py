@@ -49,6 +49,8 @@ _LISTED = (
     "useful_tokens_per_s",
     "usd_per_million_useful_tokens",
     "usd_per_million_useful_tokens_steady",
+    "output_tokens",
+    "usd_per_million_output_tokens",
     "eval_perplexity_first",
     "eval_perplexity_best",
 )
@@ -58,6 +60,7 @@ class RunSummary(Frozen):
     """One row of `runs list`. Figures are the run's stored measurements, None where it has none."""
 
     id: str
+    kind: str = "train"
     name: str
     state: str
     reason: str | None
@@ -71,6 +74,8 @@ class RunSummary(Frozen):
     useful_tokens_per_s: float | None = None
     usd_per_million_useful_tokens: float | None = None
     usd_per_million_useful_tokens_steady: float | None = None
+    output_tokens: float | None = None
+    usd_per_million_output_tokens: float | None = None
     eval_perplexity_first: float | None = None
     eval_perplexity_best: float | None = None
 
@@ -254,7 +259,7 @@ class Store:
         raise InputError(f"there is no run '{ref}'; {meant}")
 
     def record(self, run_id: str, *, samples: bool = False) -> RunRecord:
-        """A run as stored. Samples come from the run folder; they are empty where it is gone."""
+        """A run as stored. Samples and requests come from the run folder; they are empty where it is gone."""
         h, m = tables.headers.c, tables.measurements.c
         series: dict[str, tuple[Frozen, ...]] = {}
         with explained(self.home), self._engine.connect() as connection:
@@ -268,9 +273,16 @@ class Store:
                 found = connection.execute(query).mappings()
                 series[name] = tuple(record_of(model, table, row) for row in found)
         folder = self.home / RUNS_FOLDER / run_id
-        read = read_run_folder(folder).samples if samples and (folder / HEADER_FILE).exists() else ()
-        parts = {"header": RunHeader.model_validate(header), "measurements": measurements, "samples": read}
-        return RunRecord.model_validate({**parts, **series})
+        parts: dict[str, object] = {
+            "header": RunHeader.model_validate(header),
+            "measurements": measurements,
+            **series,
+        }
+        is_load = header.get("kind") == "load"
+        if (samples or is_load) and (folder / HEADER_FILE).exists():
+            read = read_run_folder(folder, samples=samples)
+            parts |= {"samples": read.samples, "requests": read.requests}
+        return RunRecord.model_validate(parts)
 
     def close(self) -> None:
         self._engine.dispose()

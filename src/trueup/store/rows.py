@@ -32,7 +32,7 @@ _OF_MEASUREMENT = tuple(name for name in Measurement.model_fields if name != "ci
 
 def run_row(header: RunHeader, *, signature: str, imported_at: str | None) -> Row:
     """The row of `runs`: what lists need."""
-    shown = {"id", "name", "state", "reason", "started_at", "ended_at", "wall_s", "recipe_digest"}
+    shown = {"id", "kind", "name", "state", "reason", "started_at", "ended_at", "wall_s", "recipe_digest"}
     return {
         **header.model_dump(include=shown),
         "model": _text(header.recipe, "model", "path"),

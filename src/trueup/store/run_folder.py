@@ -23,6 +23,7 @@ from trueup.schema import (
     Event,
     InputError,
     Measurement,
+    RequestResult,
     RunHeader,
     RunRecord,
     Sample,
@@ -39,6 +40,7 @@ from trueup.schema.run import (
     HEADER_FILE,
     HEARTBEAT_STALE_S,
     MEASUREMENTS_FILE,
+    REQUESTS_FILE,
     SAMPLES_FILE,
     SEGMENTS_FILE,
     STEPS_FILE,
@@ -85,6 +87,7 @@ def read_run_parts(path: Path, *, samples: bool = True) -> RunParts:
         evaluations=_read_lines(path / EVALUATIONS_FILE, Evaluation, damage),
         measurements=_read_measurements(path / MEASUREMENTS_FILE, damage),
         samples=_read_lines(path / SAMPLES_FILE, Sample, damage) if samples else (),
+        requests=_read_lines(path / REQUESTS_FILE, RequestResult, damage),
     )
     if stopped or (header.state != "running" and header.wall_s is None):
         wall_s = _last_instant(path, record, segments)
@@ -224,6 +227,7 @@ def _last_instant(path: Path, record: RunRecord, segments: Iterable[Segment]) ->
     known = [0.0, *(segment.end_s for segment in segments), *(event.at_s for event in record.events)]
     known += [step.start_s + step.step_s for step in record.steps]
     known += [evaluation.at_s for evaluation in record.evaluations]
+    known += [request.done_s for request in record.requests]
     sample = record.samples[-1] if record.samples else _last_sample(path / SAMPLES_FILE)
     if sample:
         known.append(sample.at_s)
@@ -253,7 +257,9 @@ def _fill_holes(segments: tuple[Segment, ...], wall_s: float) -> tuple[Segment, 
 
 
 def _how_far(path: Path, record: RunRecord) -> str:
-    """The last step, and how to go on where the run has saved itself."""
+    """The last step, and how to go on where the run has saved itself; of a load run, how many requests."""
+    if record.kind == "load":
+        return f"after {len(record.requests)} requests"
     last = f"after step {record.steps[-1].step}" if record.steps else "before the first step"
     try:
         saved = any(name.isdigit() for name in os.listdir(path / CHECKPOINTS_FOLDER))

@@ -27,7 +27,19 @@ _COMMA = re.compile(rf",(?=\s*{_KEY}\s*(?:{_OPERATORS}))")
 _WILD = re.compile(r"[*?\[]")
 _LAST = "\U0010ffff"  # after every other letter
 _COLUMNS = (
-    *("id", "name", "state", "reason", "started_at", "ended_at", "wall_s", "model", "device", "imported_at"),
+    *(
+        "id",
+        "kind",
+        "name",
+        "state",
+        "reason",
+        "started_at",
+        "ended_at",
+        "wall_s",
+        "model",
+        "device",
+        "imported_at",
+    ),
     "recipe_digest",
 )
 _SECTIONS = ("recipe", "environment", "choices", "price", "dataset")

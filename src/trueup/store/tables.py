@@ -26,6 +26,7 @@ runs = Table(
     "runs",
     metadata,
     Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False, server_default="train"),  # or load
     Column("name", Text, nullable=False),
     Column("state", Text, nullable=False),
     Column("reason", Text),

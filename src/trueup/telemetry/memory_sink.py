@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from trueup.schema import Evaluation, Event, Measurement, RunHeader, Sample, Segment, Step
+from trueup.schema import Evaluation, Event, Measurement, RequestResult, RunHeader, Sample, Segment, Step
 
 
 class MemorySink:
@@ -17,6 +17,7 @@ class MemorySink:
         self.events: list[Event] = []
         self.steps: list[Step] = []
         self.evaluations: list[Evaluation] = []
+        self.requests: list[RequestResult] = []
         self.samples: list[Sample] = []
         self.measured: dict[str, Measurement] = {}
         self.heartbeats = 0
@@ -36,6 +37,9 @@ class MemorySink:
 
     def evaluation(self, evaluation: Evaluation) -> None:
         self.evaluations.append(evaluation)
+
+    def request(self, request: RequestResult) -> None:
+        self.requests.append(request)
 
     def sample(self, sample: Sample) -> None:
         self.samples.append(sample)

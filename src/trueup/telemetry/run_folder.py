@@ -22,6 +22,7 @@ from trueup.schema import (
     Frozen,
     InputError,
     Measurement,
+    RequestResult,
     RunHeader,
     Sample,
     Segment,
@@ -35,6 +36,7 @@ from trueup.schema.run import (
     HEARTBEAT_EVERY_S,
     HEARTBEAT_FILE,
     MEASUREMENTS_FILE,
+    REQUESTS_FILE,
     SAMPLES_FILE,
     SEGMENTS_FILE,
     STEPS_FILE,
@@ -42,7 +44,8 @@ from trueup.schema.run import (
 
 from .line_file import LineFile
 
-LINE_FILES = (STEPS_FILE, EVALUATIONS_FILE, EVENTS_FILE, SEGMENTS_FILE, SAMPLES_FILE)  # most precious first
+# Most precious first.
+LINE_FILES = (STEPS_FILE, REQUESTS_FILE, EVALUATIONS_FILE, EVENTS_FILE, SEGMENTS_FILE, SAMPLES_FILE)
 HOLD_AT_MOST_BYTES = 64 << 20
 BATCH_LINES = 2048
 PROBE_BYTES = 64 << 10  # what must fit when a run starts: enough for its header and first minute
@@ -91,6 +94,9 @@ class RunFolder:
 
     def step(self, step: Step) -> None:
         self._line(STEPS_FILE, step)
+
+    def request(self, request: RequestResult) -> None:
+        self._line(REQUESTS_FILE, request)
 
     def sample(self, sample: Sample) -> None:
         self._line(SAMPLES_FILE, sample)

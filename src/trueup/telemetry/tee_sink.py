@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trueup.schema import Evaluation, Event, Measurement, RunHeader, Sample, Segment, Step
+from trueup.schema import Evaluation, Event, Measurement, RequestResult, RunHeader, Sample, Segment, Step
 from trueup.schema.protocols import Sink
 
 
@@ -31,6 +31,10 @@ class TeeSink:
     def evaluation(self, evaluation: Evaluation) -> None:
         for sink in self._sinks:
             sink.evaluation(evaluation)
+
+    def request(self, request: RequestResult) -> None:
+        for sink in self._sinks:
+            sink.request(request)
 
     def sample(self, sample: Sample) -> None:
         for sink in self._sinks:
