@@ -1,8 +1,9 @@
 """The layout of quantised tensors that the package compressed-tensors names and transformers and vLLM read:
 names of tensors, integers packed in int32, and `quantization_config` of config.json.
 
-Integers are stored as `pack-quantized`: a value v of b bits as v + 2^(b-1), the first value in the lowest bits of
-an int32. fp8 is stored as `float-quantized`. Only weights are quantised: activations stay as they are.
+Integers are stored as `pack-quantized`: a value v of b bits as v + 2^(b-1), the first value in the lowest
+bits of an int32. fp8 is stored as `float-quantized`. Only weights are quantised: activations stay as they
+are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A quantised model folder, and reading it back.
 
-Beside config.json and the tokenizer's files there are model.safetensors, in the layout that compressed-tensors
-names (`compressed_tensors.py`), and trueup_quantization.json, which says how each matrix is stored. What is in
-neither list is stored as it was: norms, and a head or embedding that was kept.
+Beside config.json and the tokenizer's files there are model.safetensors, in the layout that
+compressed-tensors names (`compressed_tensors.py`), and trueup_quantization.json, which says how each matrix
+is stored. What is kept is stored as it was: norms, and a head or embedding that was not to be quantised.
 
 O outputs, I inputs, G scales of an output: 1, or I / group.
 """

@@ -1,4 +1,4 @@
-"""What a quantised model folder says of itself: how each matrix is stored, and what was done to make it so."""
+"""What a quantised model folder says of itself: how each matrix is stored, and how it came to be."""
 
 from __future__ import annotations
 
