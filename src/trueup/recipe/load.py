@@ -57,7 +57,8 @@ class LoadedRecipe:
 
 
 def recipe_digest(recipe: Recipe) -> str:
-    content = recipe.model_dump(mode="json", exclude={"name"})
+    """Of what a run does: neither its name nor what a quantised model is judged on changes that."""
+    content = recipe.model_dump(mode="json", exclude={"name", "quality"})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -11,6 +11,7 @@ from trueup.schema import Frozen
 from trueup.schema.choices import AskedDevice, AskedPrecision
 
 from .money import BudgetSection, PriceSection
+from .quality import QualitySection
 from .survival import CheckpointSection, FailureSection, GuardSection
 
 
@@ -316,6 +317,7 @@ class Recipe(Frozen):
     price: PriceSection | None = None
     budget: BudgetSection = BudgetSection()
     telemetry: TelemetrySection = TelemetrySection()
+    quality: QualitySection = QualitySection()
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:

@@ -1,0 +1,265 @@
+"""Whether a quantised model is near enough to its original to be served, and why not.
+
+Rows of held-out tokens are the unit: of one length, so a mean over rows is a mean over tokens. Intervals
+of means are Student's t over rows; that of a ratio of perplexities is of the rows' paired differences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from trueup.schema import Measurement
+from trueup.schema.quality import (
+    ContextFacts,
+    Observed,
+    QualityCheck,
+    QualityLimits,
+    TaskFacts,
+    Verdict,
+)
+from trueup.schema.quantization import LayerError
+
+from .names import figure, missing
+
+WORST = 8  # layers that are named
+ROWS = "mean over rows of held-out tokens"
+T_INTERVAL = "within_run: Student's t over rows"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The gate's verdict and all it rests on."""
+
+    checks: tuple[QualityCheck, ...]
+    worst_layers: tuple[LayerError, ...]
+    measurements: dict[str, Measurement]
+    tasks: dict[str, dict[str, Measurement]]
+    reasons: tuple[str, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        return "refused" if self.reasons else "accepted"
+
+
+def judge(observed: Observed, limits: QualityLimits) -> Judged:
+    """Every limit at every context length; one that is not kept refuses the model."""
+    checks = _checks(observed, limits)
+    worst = tuple(sorted(observed.layers, key=_badness, reverse=True)[:WORST])
+    return Judged(
+        checks=checks,
+        worst_layers=worst,
+        measurements=_measurements(observed),
+        tasks={one.task: _task_figures([one]) for one in observed.tasks},
+        reasons=tuple(_reasons(observed, checks, worst, limits)),
+    )
+
+
+def _badness(layer: LayerError) -> float:
+    return layer.error if math.isfinite(layer.error) else math.inf
+
+
+# --- limits -----------------------------------------------------------------------------------------------
+
+
+def _checks(observed: Observed, limits: QualityLimits) -> tuple[QualityCheck, ...]:
+    found = [check for facts in observed.contexts for check in _of_context(facts, limits)]
+    worst = max(observed.layers, key=_badness)
+    found.append(
+        _check("layer error", None, worst.error, limits.layer_error, "at_most", f"worst {worst.name}")
+    )
+    found += [
+        _check("task drop", None, _drop([task]), limits.task_drop, "at_most", f"on {task.task}")
+        for task in observed.tasks
+    ]
+    return tuple(found)
+
+
+def _of_context(facts: ContextFacts, limits: QualityLimits) -> list[QualityCheck]:
+    where = f"at {facts.length} tokens"
+    ratio = _exp(_mean(_differences(facts)))
+    match = _mean([matched / facts.greedy_tokens for matched in facts.greedy_match])
+    rise = facts.same_token_share - facts.same_token_share_original
+    finite = f"{where}, {facts.not_finite} of {facts.tokens} positions"
+    same = f"{where}, token {facts.same_token} at {facts.same_token_share:.0%} of positions"
+    context = facts.context
+    return [
+        _check("logits not finite", context, facts.not_finite, 0, "at_most", finite),
+        _check("perplexity ratio", context, ratio, limits.perplexity_ratio, "at_most", where),
+        _check("KL divergence", context, _mean(facts.kl), limits.kl_nats, "at_most", where),
+        _check("top-k overlap", context, _mean(facts.top_k_overlap), limits.top_k_overlap, "at_least", where),
+        _check("greedy match", context, match, limits.greedy_match, "at_least", where),
+        _check("same token everywhere", context, rise, limits.same_token_rise, "at_most", same),
+    ]
+
+
+def _check(
+    name: str,
+    context: Literal["short", "long"] | None,
+    value: float,
+    limit: float,
+    side: Literal["at_most", "at_least"],
+    detail: str,
+) -> QualityCheck:
+    """A value that is not finite keeps no limit."""
+    known = math.isfinite(value)
+    passed = known and (value <= limit if side == "at_most" else value >= limit)
+    word = "at most" if side == "at_most" else "at least"
+    shown = f"{value:.4g}" if known else "not a number"
+    return QualityCheck(
+        name=name,
+        context=context,
+        value=value if known else None,
+        limit=limit,
+        at_least=side == "at_least",
+        passed=passed,
+        says=f"{name} {shown}, {word} {limit:g} is allowed ({detail})",
+    )
+
+
+def _reasons(
+    observed: Observed,
+    checks: Sequence[QualityCheck],
+    worst: Sequence[LayerError],
+    limits: QualityLimits,
+) -> list[str]:
+    """What to read first: what makes every other figure meaningless, then each limit that is not kept."""
+    failed = [check for check in checks if not check.passed]
+    if not failed:
+        return []
+    reasons = []
+    if any(facts.not_finite for facts in observed.contexts):
+        where = (
+            f"; the first is the output of {observed.first_not_finite}" if observed.first_not_finite else ""
+        )
+        reasons.append(
+            "logits are not numbers, so that argmax gives token 0 (an answer of nothing but '!' in many "
+            f"vocabularies){where}"
+        )
+    reasons += [check.says for check in failed]
+    over = [layer.name for layer in worst if not layer.error <= limits.layer_error]
+    if over:
+        reasons.append(f"layers beyond the limit: {', '.join(over)}")
+    return reasons
+
+
+# --- figures ----------------------------------------------------------------------------------------------
+
+
+def _measurements(observed: Observed) -> dict[str, Measurement]:
+    found: dict[str, Measurement] = {}
+    for facts in observed.contexts:
+        found.update(_figures(facts))
+    not_finite = sum(facts.not_finite for facts in observed.contexts)
+    positions = sum(facts.tokens for facts in observed.contexts)
+    found["quality_not_finite_positions"] = figure(
+        "quality_not_finite_positions", not_finite, "measured", "counted", n=positions
+    )
+    worst = max(observed.layers, key=_badness)
+    found["quality_worst_layer_error_share"] = figure(
+        "quality_worst_layer_error_share",
+        worst.error,
+        "measured",
+        f"{worst.name}, on the original's inputs",
+        n=len(observed.layers),
+    )
+    for gone in observed.missing:
+        found[f"quality_perplexity_ratio_{gone.context}"] = missing(
+            f"quality_perplexity_ratio_{gone.context}", gone.reason
+        )
+    return {**found, **_task_figures(observed.tasks)}
+
+
+def _figures(facts: ContextFacts) -> dict[str, Measurement]:
+    """Of one context length."""
+    rows = len(facts.nll_original)
+    of_rows = f"{rows} rows of {facts.length} tokens"
+    matched = [float(one) for one in facts.greedy_match]
+    shares = [one / facts.greedy_tokens for one in matched]
+    prompts = f"{len(matched)} answers of {facts.greedy_tokens} greedy tokens"
+    made = {
+        "quality_tokens": (float(facts.tokens), None, of_rows, rows),
+        "quality_perplexity_original": (*_ratio(facts.nll_original), of_rows, rows),
+        "quality_perplexity": (*_ratio(facts.nll_quantised), of_rows, rows),
+        "quality_perplexity_ratio": (*_ratio(_differences(facts)), f"paired, {of_rows}", rows),
+        "quality_kl_nats": (*_average(facts.kl), of_rows, rows),
+        "quality_top_k_overlap_share": (
+            *_average(facts.top_k_overlap),
+            f"the {facts.top_k} likeliest, {of_rows}",
+            rows,
+        ),
+        "quality_same_choice_share": (*_average(facts.same_choice), of_rows, rows),
+        "quality_greedy_match_tokens": (*_average(matched), prompts, len(matched)),
+        "quality_greedy_match_share": (*_average(shares), prompts, len(matched)),
+    }
+    return {
+        f"{name}_{facts.context}": figure(
+            f"{name}_{facts.context}",
+            value,
+            "measured",
+            method,
+            n=n,
+            ci=ci,
+            ci_method=None if ci is None else T_INTERVAL,
+        )
+        for name, (value, ci, method, n) in made.items()
+    }
+
+
+def _task_figures(tasks: Sequence[TaskFacts]) -> dict[str, Measurement]:
+    """Of all items together."""
+    if not tasks:
+        return {}
+    before = [float(right) for task in tasks for right in task.original]
+    after = [float(right) for task in tasks for right in task.quantised]
+    lost = [was - now for was, now in zip(before, after, strict=True)]
+    method = f"likeliest choice by length, {len(before)} items of {', '.join(task.task for task in tasks)}"
+    figures = {
+        "quality_task_accuracy_original_share": before,
+        "quality_task_accuracy_share": after,
+        "quality_task_drop_share": lost,
+    }
+    made = {}
+    for name, values in figures.items():
+        value, ci = _average(values)
+        how = None if ci is None else "within_run: Student's t over items"
+        made[name] = figure(name, value, "measured", method, n=len(values), ci=ci, ci_method=how)
+    return made
+
+
+def _drop(tasks: Sequence[TaskFacts]) -> float:
+    pairs = [pair for task in tasks for pair in zip(task.original, task.quantised, strict=True)]
+    return _mean([float(was) - float(now) for was, now in pairs])
+
+
+def _differences(facts: ContextFacts) -> list[float]:
+    return [now - was for was, now in zip(facts.nll_original, facts.nll_quantised, strict=True)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def _exp(value: float) -> float:
+    """Infinite where it does not fit."""
+    return math.exp(value) if value < 700 else math.inf if not math.isnan(value) else math.nan
+
+
+def _average(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
+    """The mean and its 95% interval, where there are values enough and they are numbers."""
+    mean, n = _mean(values), len(values)
+    if n < 2 or not all(map(math.isfinite, values)):
+        return mean, None
+    from scipy.special import stdtrit
+
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
+    reach = float(stdtrit(n - 1, 0.975)) * spread
+    return mean, (mean - reach, mean + reach)
+
+
+def _ratio(logs: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
+    """e to the mean, and the interval likewise."""
+    mean, ci = _average(logs)
+    return _exp(mean), None if ci is None else (_exp(ci[0]), _exp(ci[1]))
