@@ -30,8 +30,13 @@ FIXED = [
 AUTO, LEARNT = "auto", "auto, learnt"
 WITHIN = 1.10
 COMPUTED_MINUTES = 30
-HOPELESS = 1.5  # a choice this many times slower than the fastest of the first round is not repeated
-LIMIT, START_S = 3.0, 60.0  # and a run is ended after so many times the job's minutes, and its start
+HOPELESS = (
+    1.5  # a fixed choice this many times slower than the fastest: ended, not repeated, not tried longer
+)
+LIMIT, START_S = (
+    3.0,
+    60.0,
+)  # no run goes on beyond so many times the job's minutes, and its start
 PILOT = "pack+none"
 PILOT_STEPS = 12
 SETTINGS = ("train.max_steps=null", "train.stop.usd=null", "evaluate.every=null", "evaluate.max_tokens=1")
@@ -54,7 +59,7 @@ def main() -> None:
         for minutes in sorted(asked.minutes):
             job = _job(minutes * 60 * rate, data)
             _prepared(job, home)  # so that no run has to
-            runs = _measure(minutes, job, asked.repeats, home)
+            runs = _measure(minutes, job, asked.repeats, home, _left_out(runs, minutes * 60 * rate))
             document["jobs"][minutes] = {"settings": job, "runs": runs, "verdicts": _verdicts(minutes, runs)}
             _keep(document, asked.output)
         tokens = COMPUTED_MINUTES * 60 * rate
@@ -78,14 +83,23 @@ def _keep(document: dict[str, Any], path: Path | None) -> None:
 # --- runs ---------------------------------------------------------------------------------------------------
 
 
-def _measure(minutes: float, job: list[str], repeats: int, home: dict[str, str]) -> dict[str, list[Run]]:
+def _measure(
+    minutes: float, job: list[str], repeats: int, home: dict[str, str], left_out: dict[str, float]
+) -> dict[str, list[Run]]:
     print(f"\na job of about {minutes:g} min: {' '.join(job)}", flush=True)
-    runs: dict[str, list[Run]] = {name: [] for name in (*FIXED, AUTO, LEARNT)}
-    limit_s = LIMIT * minutes * 60 + START_S
+    for name, wall_s in left_out.items():
+        print(
+            f"     {name:14}left out: from the parts of the shorter job it would take {wall_s:.0f} s",
+            flush=True,
+        )
+    runs: dict[str, list[Run]] = {name: [] for name in (*FIXED, AUTO, LEARNT) if name not in left_out}
     for repeat in range(repeats):
         for name in runs:
             if repeat and _hopeless(name, runs):
                 continue
+            limit_s = LIMIT * minutes * 60 + START_S
+            if name in FIXED:
+                limit_s = min(limit_s, HOPELESS * _fastest(runs) + START_S)
             if name == AUTO:
                 with cold_home(HOME) as unread:
                     run = _train(name, job, unread, limit_s=limit_s)
@@ -97,13 +111,20 @@ def _measure(minutes: float, job: list[str], repeats: int, home: dict[str, str])
 
 
 def _hopeless(name: str, runs: dict[str, list[Run]]) -> bool:
-    if name not in FIXED:
-        return False
-    fastest = min(
-        (run["wall_s"] for each in runs.values() for run in each[:1] if "error" not in run), default=0
-    )
     first = runs[name][0]
-    return "error" in first or first["wall_s"] > HOPELESS * fastest
+    return name in FIXED and ("error" in first or first["wall_s"] > HOPELESS * _fastest(runs))
+
+
+def _fastest(runs: dict[str, list[Run]]) -> float:
+    """Seconds of the fastest first run so far."""
+    walls = (run["wall_s"] for each in runs.values() for run in each[:1] if "error" not in run)
+    return min(walls, default=math.inf)
+
+
+def _left_out(shorter: dict[str, list[Run]], useful_tokens: float) -> dict[str, float]:
+    """Fixed choice -> seconds that its parts of a shorter job come to, of the hopeless ones."""
+    walls = _walls(shorter, useful_tokens)
+    return {name: wall for name, wall in walls.items() if wall > HOPELESS * min(walls.values())}
 
 
 def _train(name: str, settings: list[str], home: dict[str, str], limit_s: float | None = None) -> Run:
@@ -206,18 +227,8 @@ def _verdicts(minutes: float, runs: dict[str, list[Run]]) -> dict[str, Any]:
 def _computed(
     runs: dict[str, list[Run]], useful_tokens: float, job: list[str], home: dict[str, str]
 ) -> dict[str, Any]:
-    """Wall clock of the long job under each choice, from parts measured in a shorter one: what comes before
-    and after the steps as it was, the steps by the token. What auto would choose, the planner is asked."""
-    walls: dict[str, float] = {}
-    for name in FIXED:
-        parts = [
-            (run["wall_s"] - run["step_s"], run["step_s"] / run["useful_tokens"])
-            for run in runs[name]
-            if "error" not in run
-        ]
-        if parts:
-            fixed_s, token_s = (statistics.fmean(part) for part in zip(*parts, strict=True))
-            walls[name] = fixed_s + token_s * useful_tokens
+    """Wall clock of the long job under each fixed choice. What auto would choose, the planner is asked."""
+    walls = _walls(runs, useful_tokens)
     print(f"\na job of about {COMPUTED_MINUTES} min, computed: {' '.join(job)}")
     for name, wall_s in sorted(walls.items(), key=lambda item: item[1]):
         print(f"     {name:14}{wall_s:8.1f} s")
@@ -236,6 +247,22 @@ def _computed(
         print(f"{word:10}{COMPUTED_MINUTES} min, {name} ({choice}): {ratio:.3f} of {best}, computed")
         found["verdicts"][name] = {"best": best, "ratio": ratio, "met": ratio <= WITHIN, "chose": choice}
     return found
+
+
+def _walls(runs: dict[str, list[Run]], useful_tokens: float) -> dict[str, float]:
+    """Fixed choice -> seconds of a job of so many tokens, from the parts of a shorter one: what comes before
+    and after the steps as it was, the steps by the token."""
+    walls = {}
+    for name in FIXED:
+        parts = [
+            (run["wall_s"] - run["step_s"], run["step_s"] / run["useful_tokens"])
+            for run in runs.get(name, ())
+            if "error" not in run
+        ]
+        if parts:
+            fixed_s, token_s = (statistics.fmean(part) for part in zip(*parts, strict=True))
+            walls[name] = fixed_s + token_s * useful_tokens
+    return walls
 
 
 def _would_choose(job: list[str], home: dict[str, str]) -> str:
