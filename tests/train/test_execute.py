@@ -5,14 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trueup.checkpoint import writer
 from trueup.checkpoint.folder import best_of, checkpoints_of, folder_name, read_manifest, steps
+from trueup.checkpoint.remote import Remote
+from trueup.checkpoint.uploads import Uploads
+from trueup.schema import StorageError, TrueupError
 from trueup.telemetry import MemorySink
 from trueup.train import recovery, saves, stepper
+from trueup.train.world import World
+
+SHORT = ("compile.mode=none", "evaluate.every=null")
 
 
 def folder_of_step(home: Path, step: int) -> Path:
@@ -177,3 +185,74 @@ def test_wrong_data_is_a_failed_run_with_an_input_error(run_tiny: Any) -> None:
     assert outcome.header.state == "failed"
     assert getattr(outcome.error, "exit_code", None) == 2
     assert outcome.header.wall_s is not None
+
+
+def test_what_happens_after_all_is_saved_undoes_nothing(
+    run_tiny: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another rank that dies in the last barrier, say: the run has finished, and tells what came after."""
+
+    def gone(self: World) -> None:
+        raise TrueupError("another process is gone")
+
+    monkeypatch.setattr(World, "close", gone)
+    outcome, sink = run_tiny(*SHORT)
+    assert (outcome.header.state, outcome.error) == ("finished", None)
+    assert outcome.header.reason == "all 6 steps done; later: another process is gone"
+    assert [event.kind for event in sink.events][-1] == "after_the_end"
+    assert steps(checkpoints_of(home / "run"))[-1] == 6
+
+
+def test_what_happens_before_the_last_save_is_whole_ends_the_run(
+    run_tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(root: Path, snapshot: Any) -> Path:
+        raise StorageError("no room")
+
+    def gone(self: World) -> None:
+        raise TrueupError("another process is gone")
+
+    monkeypatch.setattr(World, "close", gone)
+    monkeypatch.setattr(writer, "write_checkpoint", full)
+    outcome, _ = run_tiny(*SHORT)
+    assert outcome.header.state == "failed"
+    assert "another process is gone" in str(outcome.header.reason)
+    assert str(outcome.error) == "another process is gone"
+
+
+def test_a_signal_while_the_last_save_is_written_lets_it_be_written(
+    run_tiny: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = writer.CheckpointWriter.finish
+
+    def interrupted(self: writer.CheckpointWriter) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        wait(self)
+
+    monkeypatch.setattr(writer.CheckpointWriter, "finish", interrupted)
+    outcome, _ = run_tiny(*SHORT)
+    assert (outcome.header.state, outcome.header.reason) == ("finished", "all 6 steps done")
+    assert steps(checkpoints_of(home / "run"))[-1] == 6
+
+
+def test_a_second_signal_while_the_last_uploads_go_on_leaves_the_run_finished(
+    run_tiny: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says which checkpoints are not away."""
+    arrived = threading.Event()
+
+    def slow(self: Remote, folder: Path, run_id: str) -> None:
+        arrived.wait()
+
+    def twice(self: Uploads) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Remote, "upload", slow)
+    monkeypatch.setattr(Uploads, "wait", twice)
+    outcome, sink = run_tiny(*SHORT, f"checkpoint.to={home / 'far'}")
+    arrived.set()
+    assert outcome.header.state == "finished"
+    assert outcome.header.reason == "all 6 steps done; later: SIGINT received"
+    told = [event for event in sink.events if event.kind == "upload_failed"]
+    assert [event.data["steps"] for event in told] == [[6]]

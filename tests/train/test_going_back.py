@@ -75,7 +75,7 @@ def test_other_ranks_are_let_go_before_the_last_uploads(
         done.append("uploads")
         close(self)
 
-    monkeypatch.setattr(World, "close", lambda self, failed=False: done.append("ranks"))
+    monkeypatch.setattr(World, "close", lambda self: done.append("ranks"))
     monkeypatch.setattr(Saves, "close", closed)
     run_tiny(*PLAIN)
     assert done == ["ranks", "uploads"]

@@ -7,11 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import rank_probe
 import torch
 from safetensors.torch import load_file
 
+from trueup.checkpoint.folder import checkpoints_of, steps
+from trueup.store.run_folder import read_run_parts
+
 PROBE = Path(rank_probe.__file__)
+PARTING_PROBE = PROBE.with_name("parting_probe.py")
 REFUSAL_PROBE = PROBE.with_name("refusal_probe.py")
 
 
@@ -71,3 +76,19 @@ def test_what_one_rank_refuses_no_rank_tries_again(
     assert leading["loss"] == refusing["loss"] > 0
     assert refusing["error"] == "a rank of its own kind"
     assert leading["error"].startswith("another process failed")
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_when_all_is_done_undoes_nothing(
+    home: Path, recipe_file: Path, environment: dict[str, str]
+) -> None:
+    """The launcher ends the others: the leading one has finished all the same."""
+    done = torchrun(2, environment, PARTING_PROBE, "train", recipe_file)
+    assert done.returncode != 0
+    (run,) = (home / "runs").iterdir()
+    record = read_run_parts(run).record
+    assert record.header.state == "finished", record.header.reason
+    assert (record.header.reason or "").startswith("all 6 steps done; later: another process")
+    assert [event.kind for event in record.events][-1] == "after_the_end"
+    assert steps(checkpoints_of(run))[-1] == 6
+    assert record.measurements["useful_tokens"].value

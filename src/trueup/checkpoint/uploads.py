@@ -53,17 +53,25 @@ class Uploads:
 
     def finish(self) -> None:
         """As `wait`, at the end: the first failure is the last, but that the newest of what failed is tried
-        once more, and the others with it where it arrives. What stays behind is told."""
+        once more, and the others with it where it arrives. What stays behind is told, also where an interrupt
+        ends the waiting."""
         self._ending = True
-        self.wait()
+        try:
+            self.wait()
+            with self._lock:
+                self._failed = [folder for folder in self._failed if folder.is_dir()]
+                if self._failed:
+                    newest = max(self._failed, key=lambda folder: int(folder.name))
+                    self._forget(newest)
+                    self._begin(newest)
+            self.wait()
+        finally:
+            self._tell_left()
+
+    def _tell_left(self) -> None:
         with self._lock:
-            self._failed = [folder for folder in self._failed if folder.is_dir()]
-            if self._failed:
-                newest = max(self._failed, key=lambda folder: int(folder.name))
-                self._forget(newest)
-                self._begin(newest)
-        self.wait()
-        if left := sorted(int(folder.name) for folder in self._failed if folder.is_dir()):
+            behind = {*self._failed, *self._waiting, *([self._now] if self._now else ())}
+        if left := sorted(int(folder.name) for folder in behind if folder.is_dir()):
             what = "1 checkpoint is" if len(left) == 1 else f"{len(left)} checkpoints are"
             message = f"{what} on the local disk alone, the last of step {left[-1]}"
             self._tell("upload_failed", message, step=left[-1], steps=left)

@@ -179,7 +179,6 @@ def _run(
         if outcome is None and world.leads and not (folder / HEADER_FILE).exists():
             shutil.rmtree(folder, ignore_errors=True)  # ended before there was anything to record
         device.close()
-        world.close(failed=outcome is None or outcome.error is not None)
     for problem in sink.problems():
         say(f"note: {problem}")
     whole = not isinstance(sink, RunFolder) or (sink.complete and bool(steps(checkpoints_of(folder))))

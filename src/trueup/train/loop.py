@@ -31,10 +31,12 @@ from .stop import StopRule
 
 @dataclass(frozen=True)
 class Ending:
-    """How training ended. `stopped`: before its time, by the guard or by a person, and it can be resumed."""
+    """How training ended, after which step. `stopped`: before its time, by the guard or by a person, and it
+    can be resumed."""
 
     state: Literal["finished", "stopped"]
     reason: str
+    step: int
 
 
 @dataclass
@@ -94,8 +96,8 @@ def _after_step(loop: Loop, orders: Orders) -> Ending | None:
     evaluation = _evaluate(loop) if reason or due else None
     loop.saves.save(tally, _why_save(loop, evaluation, orders, reason))
     if orders.stop:
-        return Ending("stopped", orders.stop)
-    return Ending("finished", reason) if reason else None
+        return Ending("stopped", orders.stop, tally.step)
+    return Ending("finished", reason, tally.step) if reason else None
 
 
 def _step(loop: Loop, planned: tuple[PlannedBatch, ...]) -> None:

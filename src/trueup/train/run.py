@@ -24,22 +24,23 @@ from trueup.schema import (
     RunRecord,
     RunState,
     SpanName,
+    TrueupError,
 )
 from trueup.schema.protocols import Sink
 from trueup.telemetry import MemorySink, Sampler, TeeSink, Timeline, collect, identity, process_origin
 
 from .compile_cache import compile_cache
 from .compiling import undo_compile
-from .failure import Failure, explain
+from .failure import Failure, explain, saved_step
 from .foresight import foretell
 from .interruption import Interrupted, Interruption
-from .loop import Ending
+from .loop import Ending, run_loop
 from .measured import measured_here
 from .progress import Progress
 from .resume import Resume, decided, earlier_time, remember
 from .session import Places, Session, open_session
 from .stop import StopRule
-from .training import train
+from .training import opened
 from .warm_up import warmed_up
 from .world import World
 
@@ -88,19 +89,21 @@ def execute(
     running = _Running(header, loaded.recipe, world, device, timeline, places, kept, sink, stream, resume)
     sampler = Sampler(device, sink, timeline.now, loaded.recipe.telemetry.hz)
     failure: Failure | None = None
-    ending: Ending | None = None
     with Interruption() as interruption:
         try:
             running.tell()  # only now: whoever writes 'running' must be able to write how it ended
             with sampler:
                 running.open(interruption, profile, strict_shapes=strict_shapes)
-                ending = running.train(calibration, trust_cache=trust_cache)
+                running.train(calibration, trust_cache=trust_cache)
                 interruption.concluding = True
         except (Exception, Interrupted) as error:
             interruption.concluding = True
-            failure = explain(error, running.session, kept.steps)
-            timeline.event(failure.state, failure.reason, **failure.data)
-        return running.conclude(sampler, _end(failure, ending, resume, kept))
+            if not running.is_done():
+                failure = explain(error, running.session, kept.steps)
+                timeline.event(failure.state, failure.reason, **failure.data)
+            else:
+                running.tell_later(error)
+        return running.conclude(sampler, _end(failure, running.ending, resume, kept))
 
 
 @dataclass
@@ -118,6 +121,7 @@ class _Running:
     stream: TextIO | None
     resume: Resume | None
     session: Session | None = None
+    ending: Ending | None = None  # of its training; what comes after it is closing
 
     def tell(self, **changes: Any) -> None:
         """Emit the header, with what is known by now."""
@@ -146,7 +150,7 @@ class _Running:
         )
         self.tell(model=session.model.dims, dataset=session.prepared.facts, **_choices_of(session))
 
-    def train(self, calibration: Calibration | None, *, trust_cache: bool) -> Ending:
+    def train(self, calibration: Calibration | None, *, trust_cache: bool) -> None:
         """Warm up, foretell and train, under the compile cache."""
         assert self.session is not None
         say, resume = _speaker(self.stream), self.resume
@@ -158,9 +162,25 @@ class _Running:
             if resume is None and session.world.leads:  # later, a prediction would know what came of it
                 foretell(session, calibration)
             progress = partial(_progress, session, self.stream)
-            ending = train(session, self.header, self.sink, self.kept, progress, resume)
+            with opened(session, self.header, self.sink, self.kept, progress, resume) as loop:
+                self.ending = run_loop(loop)
+                session.world.close()  # nothing more is done together: nobody waits for the last uploads
             self.device.synchronize()  # may raise what the device did not say before
-        return ending
+
+    def is_done(self) -> bool:
+        """Whether the training has ended and its last step is saved: nothing that happens now undoes that."""
+        if self.ending is None or self.session is None:
+            return False
+        return not self.world.leads or saved_step(self.session) == self.ending.step
+
+    def tell_later(self, error: BaseException) -> None:
+        """What happened after all was done."""
+        assert self.ending is not None
+        foreseen = isinstance(error, TrueupError | Interrupted)
+        what = str(error) if foreseen else f"{type(error).__name__}: {error}"
+        message = f"after the run's work was done and saved: {what}"
+        self.timeline.event("after_the_end", message, cause=type(error).__name__)
+        self.ending = replace(self.ending, reason=f"{self.ending.reason}; later: {what}")
 
     def conclude(self, sampler: Sampler, end: Failure | Ending | None) -> Outcome:
         """Turn the records into measurements, stop the clock, write both. The arithmetic is on the clock,

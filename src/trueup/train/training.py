@@ -1,10 +1,10 @@
-"""From a warmed-up session to the end of its training: what stands beside the loop is opened, a run that is
-resumed goes on where it was, and the loop runs."""
+"""From a warmed-up session to its training: what stands beside the loop is opened, a run that is resumed goes
+on where it was, and in the end all of it is closed."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from trueup.analysis.totals import steps_of
@@ -15,7 +15,7 @@ from trueup.schema.run import MEASUREMENTS_FILE
 from trueup.telemetry import MemorySink
 
 from .guard import Guard, NewSamples
-from .loop import Ending, Loop, run_loop
+from .loop import Loop
 from .progress import Progress
 from .recovery import Recovery
 from .resume import Resume, restore
@@ -26,15 +26,17 @@ from .state import Tally
 from .stop import StopRule, stop_rule
 
 
-def train(
+@contextlib.contextmanager
+def opened(
     session: Session,
     header: RunHeader,
     sink: Sink,
     kept: MemorySink,
     progress: Callable[[StopRule], Progress],
     resume: Resume | None,
-) -> Ending:
-    """Train until a stop condition is met. `kept` is where the sampler's readings are found."""
+) -> Iterator[Loop]:
+    """A loop to run in the block. `kept` is where the sampler's readings are found. The first signal ends
+    neither the block nor the saves and uploads after it at once; a second one does."""
     with session.timeline.span(SpanName.PREPARE):
         rule = stop_rule(session.recipe, session.price, session.plan.steps_per_epoch)
         recovery, tally = Recovery.of(session), Tally()
@@ -52,13 +54,11 @@ def train(
             seed_everything(session.recipe.train.seed)  # warming up draws as often as time allows
         else:
             _go_on(loop, resume)
-        ending = run_loop(loop)
-        session.world.close()  # nothing more is done together: the others need not wait for the last uploads
-        return ending
+        yield loop
     finally:
         shown.close()
-        session.interruption.polite = False
         saves.close()
+        session.interruption.polite = False
         if guard is not None:
             guard.close()
         if spot is not None:

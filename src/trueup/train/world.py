@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from trueup.schema import InputError
+from trueup.schema import InputError, TrueupError
 
 if TYPE_CHECKING:
     import torch
@@ -105,17 +105,20 @@ class World:
         """A barrier over host memory, which every backend offers."""
         self.sum([0.0])
 
-    def close(self, *, failed: bool = False) -> None:
-        """Leave together; nothing if that is done. After a failure nobody is waited for: the others may never
-        come, and the launcher ends them.
+    def close(self) -> None:
+        """Leave together; nothing if that is done. Raises TrueupError where another is gone. Not for after a
+        failure: the others may never come, and the launcher ends them.
         """
-        if self.size == 1 or failed:
+        if self.size == 1:
             return
         import torch.distributed as dist
 
         if not dist.is_initialized():
             return
-        self.wait_for_all()
+        try:
+            self.wait_for_all()
+        except RuntimeError as error:
+            raise TrueupError(f"another process of the run was gone before all had left ({error})") from error
         # gloo's own thread still holds the last tensor and needs the interpreter's lock to let go of it. If
         # the interpreter is ending by then, the process aborts ("terminate called without an active
         # exception") and the launcher takes a finished run for a failed one.
