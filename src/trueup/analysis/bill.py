@@ -103,9 +103,14 @@ def make_bill(
 ) -> Bill:
     """The run's bill at `price`; price, budget and tariff are by default those stored with the run.
 
-    InputError without a price above zero, or where the record holds a time below zero.
+    InputError for a load run, without a price above zero, or where the record holds a time below zero.
     """
-    price = _checked(record, price or record.header.price)
+    if record.kind == "load":
+        raise InputError(
+            f"run {record.id} ({record.name}) put a load on a server and trained nothing: it has no dollars "
+            f"per useful token. `trueup bill {record.id}` says what its tokens cost"
+        )
+    price = checked_price(record, price or record.header.price)
     require_times(record)
     notes: list[str] = []
     wall_s = wall_seconds(record)
@@ -141,7 +146,7 @@ def make_bill(
         budget=judged(budget, all_in, total_usd) if budget else None,
         made_from=made_from,
         only_quoted=set(made_from.values()) == {"quoted"},
-        known=_known(record, price),
+        known=known_kinds(record, price),
         stale_price=stale,
         notes=tuple(notes),
     )
@@ -205,7 +210,10 @@ def _total(total_s: float, price: Price, one_off: OneOff | None) -> Measurement:
         value += one_off.usd_per_run
         method += f" + {one_off.usd:g} USD / {one_off.over} ({one_off.source})"
     return Measurement(
-        value=value, unit="USD", kind=_kind(price), method=f"{method}; price {price.kind}: {price.source}"
+        value=value,
+        unit="USD",
+        kind=price_kind(price),
+        method=f"{method}; price {price.kind}: {price.source}",
     )
 
 
@@ -224,7 +232,8 @@ def started_at(header: RunHeader) -> datetime | None:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
-def _kind(price: Price) -> Kind:
+def price_kind(price: Price) -> Kind:
+    """Of what is worked out with it."""
     return "estimated" if price.kind == "estimated" else "derived"
 
 
@@ -245,7 +254,8 @@ def _made_from(record: RunRecord, price: Price, one_off: OneOff | None) -> dict[
     return found
 
 
-def _checked(record: RunRecord, price: Price | None) -> Price:
+def checked_price(record: RunRecord, price: Price | None) -> Price:
+    """InputError where there is none, or one that is not above zero and finite."""
     if price is None:
         raise InputError(
             f"run {record.header.id} has no price, so it has no bill: the recipe gives one by "
@@ -297,7 +307,7 @@ def _steady(record: RunRecord, price: Price) -> Measurement:
     return Measurement(
         value=dollars_per_million(price.usd_per_hour, rate.value),
         unit=PER_MILLION,
-        kind=_kind(price),
+        kind=price_kind(price),
         method=f"{method}; {price.usd_per_hour:.9g} USD/h / ({rate.value:.6g} tokens/s × 3600) × 10⁶, rate "
         f"{rate.kind}",
         n=rate.n,
@@ -306,7 +316,8 @@ def _steady(record: RunRecord, price: Price) -> Measurement:
     )
 
 
-def _known(record: RunRecord, price: Price) -> dict[str, int]:
+def known_kinds(record: RunRecord, price: Price) -> dict[str, int]:
+    """How many of the run's measurements, and its price, are of each kind."""
     kinds = ("measured", "derived", "quoted", "estimated", "predicted", "unavailable")
     counted = Counter[str](one.kind for one in record.measurements.values())
     counted[price.kind] += 1

@@ -34,6 +34,10 @@ def summarized(record: RunRecord) -> RunRecord:
     any other record as it is."""
     if record.measurements or record.header.state == "running":
         return record
+    if record.kind == "load":
+        from .load_figures import summarize_load
+
+        return record.model_copy(update={"measurements": summarize_load(record)})
     measurements, steady = summarize(record)
     header = record.header.model_copy(update={"steady": steady})
     return record.model_copy(update={"measurements": measurements, "header": header})

@@ -1,0 +1,243 @@
+"""From a load run's requests to its measurements: all of them, each with a value or a reason.
+
+Latency is of whole answers and counts from the instant a request was due. Requests that failed have none and
+stand beside it as the share of errors; those that the end of the load cut off are counted, and are no errors.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from math import fsum
+from typing import Any, NamedTuple
+
+from trueup.schema import Measurement, RequestResult, RunRecord, Sample
+
+from .load_latency import of_latency, tokens_per_chunk
+from .load_limits import Limits, limits_of, within
+from .load_names import LOAD_NAMES, load_figure, load_missing
+from .load_rates import Stretch, rate, stretch_of
+from .load_server import of_server
+from .outcomes import of_wall_clock
+from .sensors import of_samples, series
+
+Found = dict[str, Measurement]
+
+GIVEN_EVENT = "given"  # data: measurements that were given to the run, by name
+_COUNTED = "requests counted"
+
+
+class _Sorted(NamedTuple):
+    """The measured requests by what became of them."""
+
+    all: list[RequestResult]
+    whole: list[RequestResult]
+    failed: list[RequestResult]
+    cancelled: list[RequestResult]
+
+    @classmethod
+    def of(cls, record: RunRecord) -> _Sorted:
+        asked = [one for one in record.requests if not one.warm_up]
+        return cls(
+            asked,
+            [one for one in asked if one.error is None],
+            [one for one in asked if one.error not in (None, "cancelled")],
+            [one for one in asked if one.error == "cancelled"],
+        )
+
+
+def summarize_load(record: RunRecord, *, extra: Mapping[str, Measurement] | None = None) -> Found:
+    """Every measurement of `load_names.LOAD_NAMES`, and those beside them. `extra` holds what only the run
+    itself could measure. The record may be of a run that was cut off. Money is not here: see `load_bill`."""
+    sorted_ = _Sorted.of(record)
+    stretch = stretch_of(sorted_.all)
+    limits = limits_of(record.header)
+    samples = [one for one in record.samples if stretch and stretch.begin_s <= one.at_s <= stretch.end_s]
+    found = _counts(sorted_)
+    found |= _in_time(sorted_, stretch, limits)
+    found |= _tokens(sorted_.whole, stretch)
+    found |= of_latency(sorted_.whole)
+    found |= of_server(record, samples)
+    found |= _energy(record, samples, found["output_tokens"])
+    found |= of_wall_clock(record)
+    found |= _given(record)
+    found |= extra or {}
+    ordered = {name: found.get(name) or load_missing(name, _why_absent(name)) for name in LOAD_NAMES}
+    return ordered | {name: one for name, one in found.items() if name not in LOAD_NAMES}
+
+
+def _why_absent(name: str) -> str:
+    return "the run has no price" if name.startswith("usd_") else "the run did not measure it"
+
+
+def _counts(sorted_: _Sorted) -> Found:
+    named = {
+        "requests_count": sorted_.all,
+        "completed_requests_count": sorted_.whole,
+        "failed_requests_count": sorted_.failed,
+        "cancelled_requests_count": sorted_.cancelled,
+    }
+    found = {name: load_figure(name, len(held), "measured", _COUNTED) for name, held in named.items()}
+    judged = len(sorted_.whole) + len(sorted_.failed)
+    found["error_share"] = (
+        load_figure("error_share", len(sorted_.failed) / judged, "measured", _COUNTED, n=judged)
+        if judged
+        else load_missing("error_share", "no request came to an end", n=0)
+    )
+    late = [one.sent_s - one.due_s for one in sorted_.all if one.error != "cancelled"]
+    found["sent_late_max_s"] = (
+        load_figure(
+            "sent_late_max_s",
+            max(late),
+            "measured",
+            "sent − due, on the client's clock; it is in TTFT and E2E, which count from the instant due",
+            n=len(late),
+        )
+        if late
+        else load_missing("sent_late_max_s", "no request was sent", n=0)
+    )
+    kinds = Counter(str(one.error) for one in sorted_.failed)
+    for kind, count in sorted(kinds.items()):
+        reason = next(one.reason or "" for one in sorted_.failed if one.error == kind)
+        found[f"errors_{kind}_count"] = Measurement(
+            value=count, unit="count", kind="measured", method=f"counted; the first: {reason}"
+        )
+    return found
+
+
+def _in_time(sorted_: _Sorted, stretch: Stretch | None, limits: Limits) -> Found:
+    names = (
+        *("load_s", "offered_requests_per_s", "completed_requests_per_s", "goodput_requests_per_s"),
+        *("goodput_share", "in_flight_mean_count", "in_flight_max_count", "no_request_share"),
+    )
+    if stretch is None:
+        return {name: load_missing(name, "no request was sent", n=0) for name in names}
+    whole, judged = sorted_.whole, len(sorted_.whole) + len(sorted_.failed)
+    found = {
+        "load_s": load_figure("load_s", stretch.seconds, "measured", "first request due to last answer"),
+        "offered_requests_per_s": _offered(sorted_.all),
+        "completed_requests_per_s": rate(
+            "completed_requests_per_s", [(one.done_s, 1.0) for one in whole], stretch, "whole answers"
+        ),
+        "in_flight_mean_count": load_figure(
+            "in_flight_mean_count",
+            stretch.request_s / stretch.seconds,
+            "measured",
+            "Σ(done − sent) / stretch",
+        ),
+        "in_flight_max_count": load_figure(
+            "in_flight_max_count", stretch.most_in_flight, "measured", "counted at every start and end"
+        ),
+        "no_request_share": load_figure(
+            "no_request_share", 1 - stretch.busy_s / stretch.seconds, "measured", "by the client's clock"
+        ),
+    }
+    kept = [(one, within(one, limits)) for one in whole]
+    if untold := sum(verdict is None for _, verdict in kept):
+        reason = f"{untold} answers came without a token count, so their TPOT is not known"
+        return found | {n: load_missing(n, reason) for n in ("goodput_requests_per_s", "goodput_share")}
+    good = [one for one, verdict in kept if verdict]
+    what = f"whole answers with {limits.words}" if limits != Limits() else f"whole answers; {limits.words}"
+    found["goodput_requests_per_s"] = rate(
+        "goodput_requests_per_s", [(one.done_s, 1.0) for one in good], stretch, what
+    )
+    found["goodput_share"] = (
+        load_figure("goodput_share", len(good) / judged, "measured", what, n=judged)
+        if judged
+        else load_missing("goodput_share", "no request came to an end", n=0)
+    )
+    return found
+
+
+def _offered(asked: Sequence[RequestResult]) -> Measurement:
+    due = [one.due_s for one in asked]
+    over_s = max(due) - min(due)
+    if len(due) < 2 or over_s <= 0:
+        return load_missing("offered_requests_per_s", "fewer than two instants at which requests were due")
+    method = "(requests − 1) / (last due − first due)"
+    return load_figure("offered_requests_per_s", (len(due) - 1) / over_s, "measured", method, n=len(due))
+
+
+def _tokens(whole: Sequence[RequestResult], stretch: Stretch | None) -> Found:
+    names = (
+        *("input_tokens", "output_tokens", "input_tokens_per_s", "output_tokens_per_s"),
+        *("total_tokens_per_s", "tokens_per_chunk", "prompt_tokens_off_max", "cut_short_count"),
+    )
+    untold = sum(one.output_tokens is None or one.prompt_tokens is None for one in whole)
+    if untold or not whole or stretch is None:
+        reason = (
+            f"{untold} of {len(whole)} answers came without the server's usage"
+            if untold
+            else "no whole answer"
+        )
+        return {name: load_missing(name, reason, n=len(whole)) for name in names}
+    inputs = [(one.first_s or one.done_s, float(one.prompt_tokens or 0)) for one in whole]
+    outputs = [part for one in whole for part in _spread(one)]
+    counted, n = "the server's usage, summed over whole answers", len(whole)
+    asked = [(one, one.asked_prompt_tokens) for one in whole if one.asked_prompt_tokens is not None]
+    short = sum((one.output_tokens or 0) < (one.asked_output_tokens or 0) for one in whole)
+    return {
+        "input_tokens": load_figure("input_tokens", fsum(t for _, t in inputs), "measured", counted, n=n),
+        "output_tokens": load_figure("output_tokens", fsum(t for _, t in outputs), "measured", counted, n=n),
+        "input_tokens_per_s": rate("input_tokens_per_s", inputs, stretch, "input tokens"),
+        "output_tokens_per_s": rate("output_tokens_per_s", outputs, stretch, "output tokens"),
+        "total_tokens_per_s": rate("total_tokens_per_s", [*inputs, *outputs], stretch, "all tokens"),
+        "tokens_per_chunk": load_figure(
+            "tokens_per_chunk",
+            tokens_per_chunk(whole) or 0.0,
+            "measured",
+            "output tokens over chunks with text",
+        ),
+        "prompt_tokens_off_max": load_figure(
+            "prompt_tokens_off_max",
+            max(abs((one.prompt_tokens or 0) - wanted) for one, wanted in asked),
+            "measured",
+            "|the server's usage − what was wanted|",
+            n=len(asked),
+        )
+        if asked
+        else load_missing("prompt_tokens_off_max", "the prompts were given, without a length"),
+        "cut_short_count": load_figure(
+            "cut_short_count", short, "measured", "usage below max_tokens, counted"
+        ),
+    }
+
+
+def _spread(one: RequestResult) -> list[tuple[float, float]]:
+    """An answer's tokens over its chunks, evenly: (when, how many)."""
+    if one.first_s is None:
+        return [(one.done_s, float(one.output_tokens or 0))]
+    times = list(accumulate(one.gaps_s, initial=one.first_s))
+    return [(at_s, (one.output_tokens or 0) / len(times)) for at_s in times]
+
+
+def _energy(record: RunRecord, samples: Sequence[Sample], output_tokens: Measurement) -> Found:
+    """Of the measured stretch alone."""
+    sensed = of_samples(record.model_copy(update={"samples": tuple(samples), "steps": ()}), (), 0.0)
+    energy = sensed["energy_j"]
+    found = {"energy_j": energy, "power_mean_w": sensed["power_mean_w"]}
+    name = "energy_per_output_token_j"
+    if energy.value is None or not output_tokens.value:
+        found[name] = load_missing(name, energy.reason or output_tokens.reason or "no output token")
+    else:
+        method = f"energy over output tokens; {energy.method}"
+        found[name] = load_figure(name, energy.value / output_tokens.value, "derived", method)
+    others = [value for _, value in series(samples, "others_cpu_share")]
+    found["others_cpu_share"] = (
+        load_figure(
+            "others_cpu_share", fsum(others) / len(others), "measured", "mean of the samples", n=len(others)
+        )
+        if others
+        else load_missing("others_cpu_share", "no sample lies in the measured stretch")
+    )
+    return found
+
+
+def _given(record: RunRecord) -> Found:
+    """Measurements that were made elsewhere and given to the run: a quality gate's, a memory plan's."""
+    found: dict[str, Any] = {}
+    for event in record.events:
+        if event.kind == GIVEN_EVENT and isinstance(event.data.get("measurements"), Mapping):
+            found |= event.data["measurements"]
+    return {name: Measurement.model_validate(one) for name, one in found.items()}

@@ -1,0 +1,131 @@
+"""What the server told of itself while a load was on it: from the events that hold its counters before and
+after, and from samples of its state in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import fsum
+from typing import Any, NamedTuple
+
+from trueup.schema import Measurement, RunRecord, Sample
+
+from .load_names import load_figure, load_missing
+
+Found = dict[str, Measurement]
+
+SERVER_METRICS_EVENT = "server_metrics"  # data: when (before, after), counters, states, memory
+NO_METRICS_EVENT = "no_server_metrics"  # its message says why
+_FIGURES = (
+    *("kv_cache_usage_mean_share", "kv_cache_usage_max_share", "preemptions_count", "prefix_cache_hit_share"),
+    *("server_padding_share", "prefill_time_share", "server_output_tokens", "server_rss_max_bytes"),
+)
+
+
+class _Told(NamedTuple):
+    """By how much each counter rose, and the last memory by owner."""
+
+    rose: dict[str, float]
+    memory: dict[str, float]
+
+
+def of_server(record: RunRecord, samples: Sequence[Sample]) -> Found:
+    """Each with a value or the reason; `samples` are those of the measured stretch."""
+    told = _told(record)
+    if isinstance(told, str):
+        return {name: load_missing(name, told) for name in _FIGURES}
+    found = _states(samples)
+    found["preemptions_count"] = _rise(told, "preemptions_count", "preemptions")
+    found["server_output_tokens"] = _rise(told, "server_output_tokens", "output_tokens")
+    found["prefix_cache_hit_share"] = _part(
+        told,
+        "prefix_cache_hit_share",
+        "prefix_tokens_hit",
+        ("prefix_tokens_asked",),
+        "looked up in the cache",
+    )
+    padding = _part(told, "server_padding_share", "useful_tokens", ("processed_tokens",), "computed")
+    if padding.value is not None:
+        padding = load_figure(
+            "server_padding_share",
+            1 - padding.value,
+            "measured",
+            "1 − useful over processed tokens, by the server's counters",
+        )
+    found["server_padding_share"] = padding
+    found["prefill_time_share"] = _part(
+        told, "prefill_time_share", "prefill_s", ("prefill_s", "decode_s"), "told of prefill and decode"
+    )
+    return found | {
+        f"memory_{owner}_bytes": Measurement(
+            value=held, unit="bytes", kind="measured", method="the server's own count, at the end of the load"
+        )
+        for owner, held in told.memory.items()
+    }
+
+
+def _told(record: RunRecord) -> _Told | str:
+    """What is known, or why nothing is."""
+    snapshots = {
+        event.data.get("when"): event.data for event in record.events if event.kind == SERVER_METRICS_EVENT
+    }
+    before, after = snapshots.get("before"), snapshots.get("after")
+    if before is None or after is None:
+        why = [event.message for event in record.events if event.kind == NO_METRICS_EVENT]
+        return why[-1] if why else "the server's metrics were not read both before and after the load"
+    first, last = _numbers(before.get("counters")), _numbers(after.get("counters"))
+    return _Told(
+        {name: last[name] - first[name] for name in last if name in first}, _numbers(after.get("memory"))
+    )
+
+
+def _numbers(found: Any) -> dict[str, float]:
+    if not isinstance(found, Mapping):
+        return {}
+    return {str(name): float(value) for name, value in found.items() if isinstance(value, int | float)}
+
+
+def _states(samples: Sequence[Sample]) -> Found:
+    found: Found = {}
+    kv = [one.values["kv_cache_usage_share"] for one in samples if "kv_cache_usage_share" in one.values]
+    if kv:
+        found["kv_cache_usage_mean_share"] = load_figure(
+            "kv_cache_usage_mean_share", fsum(kv) / len(kv), "measured", "mean of the readings", n=len(kv)
+        )
+        found["kv_cache_usage_max_share"] = load_figure(
+            "kv_cache_usage_max_share", max(kv), "measured", "highest reading, about one a second", n=len(kv)
+        )
+    else:
+        for name in ("kv_cache_usage_mean_share", "kv_cache_usage_max_share"):
+            found[name] = load_missing(name, "the server tells no use of its KV cache")
+    rss = [one.values["server_rss_bytes"] for one in samples if "server_rss_bytes" in one.values]
+    found["server_rss_max_bytes"] = (
+        load_figure(
+            "server_rss_max_bytes", max(rss), "measured", "highest reading, about one a second", n=len(rss)
+        )
+        if rss
+        else load_missing("server_rss_max_bytes", "the server tells no resident memory")
+    )
+    return found
+
+
+def _rise(told: _Told, name: str, counter: str) -> Measurement:
+    rose = told.rose.get(counter)
+    if rose is None:
+        return load_missing(name, f"the server has no counter of {counter.replace('_', ' ')}")
+    if rose < 0:
+        return load_missing(name, "the counter fell: the server began anew during the load")
+    return load_figure(name, rose, "measured", "the server's counter, after the load less before it")
+
+
+def _part(told: _Told, name: str, part: str, whole: tuple[str, ...], what: str) -> Measurement:
+    counters = (part, *whole)
+    if lacking := [one for one in counters if one not in told.rose]:
+        return load_missing(name, f"the server has no counter of {lacking[0].replace('_', ' ')}")
+    total = fsum(told.rose[one] for one in whole)
+    if min(told.rose[one] for one in counters) < 0:
+        return load_missing(name, "a counter fell: the server began anew during the load")
+    if total <= 0:
+        return load_missing(name, f"nothing was {what} during the load")
+    return load_figure(
+        name, told.rose[part] / total, "measured", "by the server's counters, after the load less before it"
+    )
