@@ -50,7 +50,7 @@ def test_samples_carry_the_host_and_the_devices_sensors() -> None:
     assert readings == [float(i) for i in range(1, len(readings) + 1)]
 
 
-def test_a_broken_sensor_is_dropped_after_one_event() -> None:
+def test_a_broken_sensor_is_one_event_and_ends_no_other() -> None:
     def broken() -> float:
         raise OSError("the card fell off the bus")
 
@@ -58,9 +58,59 @@ def test_a_broken_sensor_is_dropped_after_one_event() -> None:
     sensors = (Sensor("power_w", broken, "made up"), Sensor("clock_mhz", lambda: 1000.0, "made up"))
     with Sampler(OneSensor(*sensors), sink, time.perf_counter, hz=100):
         wait_for(lambda: len(sink.samples) >= 5)
-    assert [(event.kind, event.data) for event in sink.events] == [("sensor_lost", {"sensor": "power_w"})]
-    assert "fell off the bus" in sink.events[0].message
+    (event,) = sink.events
+    assert (event.kind, event.data["sensor"]) == ("sensor_lost", "power_w")
+    assert "fell off the bus" in event.message
     assert sink.samples[-1].values["clock_mhz"] == 1000
+
+
+def told(reading: _Reading, *times_s: float) -> list[tuple[str, str, float]]:
+    """What is said of readings at these times: kind, sensor, since when."""
+    events = [event for at_s in times_s for event in reading.take(at_s, at_s)[1]]
+    return [(event.kind, event.data["sensor"], event.data["since_s"]) for event in events]
+
+
+def test_a_sensor_that_falls_silent_is_said_once_and_again_when_it_is_back() -> None:
+    gives = {"power_w": 100.0}
+    reading = _Reading("power_w", lambda: gives)
+    assert told(reading, 0, 1) == []
+    gives = {}
+    assert told(reading, 2, 10.9) == []  # a reading or two may fail
+    assert told(reading, 11, 12, 300) == [("sensor_silent", "power_w", 1)]
+    gives = {"power_w": 90.0}
+    assert told(reading, 400, 401) == [("sensor_back", "power_w", 1)]
+    gives = {"power_w": math.nan}
+    assert told(reading, 402, 412) == [("sensor_silent", "power_w", 401)]
+
+
+def test_a_sensor_that_was_never_read_has_not_fallen_silent() -> None:
+    assert told(_Reading("power_w", dict), 0, 100, 200) == []
+
+
+def test_of_a_source_with_several_values_the_one_that_is_gone_is_named() -> None:
+    gives = {"cpu_share": 0.5, "host_rss_bytes": 1.0}
+    reading = _Reading("host load", lambda: gives)
+    assert told(reading, 0) == []
+    gives = {"host_rss_bytes": 1.0}
+    assert told(reading, 5, 10) == [("sensor_silent", "cpu_share", 0)]
+
+
+@pytest.mark.parametrize("source", ["power_w", "host load"])
+def test_a_sensor_that_failed_is_tried_again(source: str) -> None:
+    works, asked = False, 0
+
+    def read() -> dict[str, float]:
+        nonlocal asked
+        asked += 1
+        if not works:
+            raise OSError("the driver is being changed")
+        return {"power_w": 100.0}
+
+    reading = _Reading(source, read)
+    assert told(reading, 0, 1, 29, 30, 59) == [("sensor_lost", source, 0)]
+    assert asked == 2
+    works = True
+    assert told(reading, 60, 61) == [("sensor_back", source, 0)]
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf])
@@ -90,9 +140,9 @@ def test_a_dear_reading_is_taken_less_often() -> None:
         return {"power_w": 1.0}
 
     reading = _Reading("dear", dear)
-    assert reading.take(0.0) == {"power_w": 1.0}
-    assert reading.take(0.5) == {}  # 3 ms at 0.3% of a core: once a second
-    assert reading.take(100.0) == {"power_w": 1.0}
+    assert reading.take(0.0, 0.0)[0] == {"power_w": 1.0}
+    assert reading.take(0.5, 0.5)[0] == {}  # 3 ms at 0.3% of a core: once a second
+    assert reading.take(100.0, 100.0)[0] == {"power_w": 1.0}
 
 
 @given(late=st.floats(0, 100), period=st.floats(0.01, 2))

@@ -31,6 +31,9 @@ CHECKPOINT_NOW_FILE = "checkpoint-now"  # touched by anyone: save after the curr
 HEARTBEAT_EVERY_S = 1.0
 HEARTBEAT_STALE_S = 30.0  # a running run whose heartbeat is older than this is interrupted
 
+# Events of a sensor; their data has `sensor` and `since_s`.
+SENSOR_SILENT, SENSOR_LOST, SENSOR_BACK = "sensor_silent", "sensor_lost", "sensor_back"
+
 
 class SpanName:
     """Every name a span may have. What no span claims is OTHER."""

@@ -14,39 +14,50 @@ from trueup.schema.protocols import Sink
 from trueup.schema.run import HEARTBEAT_EVERY_S
 
 from .host_load import HostLoad
+from .silence import Silence
 
 # A reading that costs c seconds of CPU is taken at most every c / 0.003 s, so that no single one, not even
 # on a machine where the kernel takes milliseconds to answer, costs more than 0.3% of a core.
 CORE_SHARE_OF_A_READING = 0.003
+AGAIN_AFTER_S = 30.0  # a reading that failed
 STOP_WITHIN_S = 5.0
 
 
 class _Reading:
-    """One source of values, taken no more often than its own cost allows."""
+    """One source of values, taken no more often than its own cost allows. `at_s` is the run's clock, `now_s`
+    the one it is due by."""
 
     def __init__(self, name: str, read: Callable[[], dict[str, float]]) -> None:
         self.name = name
         self._read = read
         self._due_s = 0.0
         self._cost_s = math.inf
+        self._silence = Silence(name)
 
-    def take(self, now_s: float) -> dict[str, float]:
-        """What it reads, without what is not a number; nothing before it is due."""
+    def take(self, now_s: float, at_s: float) -> tuple[dict[str, float], list[Event]]:
+        """(what it reads, without what is not a number; what is to be said of it); nothing before it is due."""
         if now_s < self._due_s:
-            return {}
+            return {}, []
         began = time.thread_time()
-        values = self._read()
+        try:
+            found = self._read()
+        except Exception as error:  # whatever a driver throws must not end the run's only heartbeat
+            self._due_s = now_s + AGAIN_AFTER_S
+            why = str(error) or type(error).__name__
+            return {}, list(self._silence.failed(at_s, why, AGAIN_AFTER_S))
         last_s, self._cost_s = self._cost_s, time.thread_time() - began
         # the cheaper of two in a row: one reading disturbed by a neighbour does not slow the next
         self._due_s = now_s + min(last_s, self._cost_s) / CORE_SHARE_OF_A_READING
-        return {name: value for name, value in values.items() if math.isfinite(value)}
+        values = {name: value for name, value in found.items() if math.isfinite(value)}
+        return values, list(self._silence.read(at_s, values))
 
 
 class Sampler:
     """`with Sampler(device, sink, timeline.now, hz=10): ...` sends samples and heartbeats until its end.
 
-    With `hz` 0 it sends heartbeats only. A sensor that raises is dropped after one event. `cpu_s` is the CPU
-    time of its thread, `samples` how many it sent, `late` how many it could not take in time.
+    With `hz` 0 it sends heartbeats only. A sensor that raises, or gives nothing any more, is an event, once,
+    and another when it is back. `cpu_s` is the CPU time of its thread, `samples` how many it sent, `late` how
+    many it could not take in time.
     """
 
     def __init__(self, device: Device, sink: Sink, clock: Callable[[], float], hz: float) -> None:
@@ -103,15 +114,11 @@ class Sampler:
     def _sample(self, now_s: float) -> None:
         values: dict[str, float] = {}
         at_s = self._clock()
-        for reading in list(self._readings):
-            try:
-                values |= reading.take(now_s)
-            except Exception as error:  # whatever a driver throws must not end the run's only heartbeat
-                self._readings.remove(reading)
-                why = str(error) or type(error).__name__
-                message = f"the sensor '{reading.name}' failed and is no longer read: {why}"
-                data = {"sensor": reading.name}
-                self._sink.event(Event(at_s=at_s, kind="sensor_lost", message=message, data=data))
+        for reading in self._readings:
+            found, events = reading.take(now_s, at_s)
+            values |= found
+            for event in events:
+                self._sink.event(event)
         if values:
             self._sink.sample(Sample(at_s=at_s, values=values))
             self.samples += 1
