@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from trueup.recipe.models import TuneSection
-from trueup.schema import InputError, ModelDims
+from trueup.schema import InputError, ModelDims, TrueupError
 
 from .builtin import ResolvedModel
 from .decoder import Decoder, UnsupportedError, build_decoder, check_decoder, check_structure
@@ -24,6 +24,8 @@ from .folder import config_of
 from .masks import additive_mask, block_causal_mask
 from .precision import Precision
 from .probe import probe
+from .quantized import is_quantised
+from .quantized_load import load_dequantised
 from .quiet import silence_libraries
 from .storage import keep_weights_as
 
@@ -155,7 +157,7 @@ def load_model(
     """
     silence_libraries()
     dims_of = _dims_maker(resolved)
-    base = _load_base(resolved, attention)
+    base = load_base(resolved, attention)
     _check_vocabulary(resolved, base, tokenizer)
     module = _add_lora(base, section, seed) if section.method == "lora" else base.requires_grad_(True)
     lora = sum(p.numel() for name, p in module.named_parameters() if "lora_" in name)
@@ -220,19 +222,24 @@ def _dims_maker(resolved: ResolvedModel) -> Any:
     return make
 
 
-def _load_base(resolved: ResolvedModel, attention: Attention) -> Any:
+def load_base(resolved: ResolvedModel, attention: Attention = "sdpa") -> Any:
+    """The causal LM in fp32, a quantised folder's as what its values stand for. Raises InputError for what
+    cannot be loaded whole."""
     from transformers import AutoModelForCausalLM
 
     with _input_errors(resolved, "the model"):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            resolved.folder,
-            dtype=torch.float32,
-            attn_implementation=attention,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+        if is_quantised(resolved.folder):
+            loaded: Any = load_dequantised(resolved.folder, attention=attention)
+        else:
+            loaded = AutoModelForCausalLM.from_pretrained(
+                resolved.folder,
+                dtype=torch.float32,
+                attn_implementation=attention,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
     base, info = loaded
     missing = sorted(info.get("missing_keys", ()))
     if missing:
@@ -300,7 +307,7 @@ def _input_errors(resolved: ResolvedModel, what: str) -> Iterator[None]:
     line."""
     try:
         yield
-    except (InputError, MemoryError):
+    except (TrueupError, MemoryError):
         raise
     except torch.OutOfMemoryError:
         raise
