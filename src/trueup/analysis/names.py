@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from trueup.schema import Kind, Measurement, Scope, unavailable
 
-from .names_quality import quality_names
-
 
 class NameFacts(NamedTuple):
     unit: str
@@ -135,7 +133,6 @@ NAMES: dict[str, NameFacts] = {
     "predicted_step_s": NameFacts("s", "process", "step time foretold from ceilings"),
     "predicted_step_residual_share": NameFacts("1", "process", "measured over foretold step time, less one"),
 }
-NAMES |= {name: NameFacts(unit, "process", meaning) for name, (unit, meaning) in quality_names().items()}
 
 
 def figure(

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+from trueup.schema import Measurement, unavailable
+
+from .names import NameFacts
+
 PER_CONTEXT: dict[str, tuple[str, str]] = {
     "quality_tokens": ("tokens", "held-out tokens that were predicted"),
     "quality_perplexity_original": ("1", "held-out perplexity of the original"),
@@ -23,11 +29,25 @@ OVERALL: dict[str, tuple[str, str]] = {
 CONTEXTS = {"short": "short contexts", "long": "long contexts"}
 
 
-def quality_names() -> dict[str, tuple[str, str]]:
-    """Every name with its unit and meaning."""
-    split = {
-        f"{name}_{context}": (unit, f"{meaning}; {words}")
-        for name, (unit, meaning) in PER_CONTEXT.items()
-        for context, words in CONTEXTS.items()
-    }
-    return {**split, **OVERALL}
+QUALITY_NAMES: dict[str, NameFacts] = {
+    f"{name}_{context}": NameFacts(unit, "process", f"{meaning}; {words}")
+    for name, (unit, meaning) in PER_CONTEXT.items()
+    for context, words in CONTEXTS.items()
+} | {name: NameFacts(unit, "process", meaning) for name, (unit, meaning) in OVERALL.items()}
+
+
+def quality_figure(
+    name: str, value: float, method: str, *, n: int, ci: tuple[float, float] | None = None, over: str = "rows"
+) -> Measurement:
+    """The named measurement with its unit; `ci` is Student's t over what `n` counts. A value that is not
+    finite becomes unavailable, and says so."""
+    unit = QUALITY_NAMES[name].unit
+    if not math.isfinite(value):
+        return unavailable(unit, f"the value is {value}, not a finite number", method=method, n=n)
+    how = None if ci is None else f"within_run: Student's t over {over}"
+    return Measurement(value=value, unit=unit, kind="measured", method=method, n=n, ci=ci, ci_method=how)
+
+
+def quality_missing(name: str, reason: str) -> Measurement:
+    """The named measurement that could not be made, and why."""
+    return unavailable(QUALITY_NAMES[name].unit, reason)

@@ -22,11 +22,10 @@ from trueup.schema.quality import (
 )
 from trueup.schema.quantization import LayerError
 
-from .names import figure, missing
+from .names_quality import PER_CONTEXT, quality_figure, quality_missing
 
 WORST = 8  # layers that are named
-ROWS = "mean over rows of held-out tokens"
-T_INTERVAL = "within_run: Student's t over rows"
+Averaged = tuple[float, tuple[float, float] | None]  # a mean, and its 95% interval where there is one
 
 
 @dataclass(frozen=True)
@@ -154,58 +153,47 @@ def _measurements(observed: Observed) -> dict[str, Measurement]:
         found.update(_figures(facts))
     not_finite = sum(facts.not_finite for facts in observed.contexts)
     positions = sum(facts.tokens for facts in observed.contexts)
-    found["quality_not_finite_positions"] = figure(
-        "quality_not_finite_positions", not_finite, "measured", "counted", n=positions
-    )
     worst = max(observed.layers, key=_badness)
-    found["quality_worst_layer_error_share"] = figure(
-        "quality_worst_layer_error_share",
-        worst.error,
-        "measured",
-        f"{worst.name}, on the original's inputs",
-        n=len(observed.layers),
-    )
+    overall = {
+        "quality_not_finite_positions": (float(not_finite), "counted", positions),
+        "quality_worst_layer_error_share": (
+            *(worst.error, f"{worst.name}, on the original's inputs, of n layers"),
+            len(observed.layers),
+        ),
+    }
+    found |= {name: quality_figure(name, value, how, n=n) for name, (value, how, n) in overall.items()}
     for gone in observed.missing:
-        found[f"quality_perplexity_ratio_{gone.context}"] = missing(
-            f"quality_perplexity_ratio_{gone.context}", gone.reason
-        )
+        names = [f"{name}_{gone.context}" for name in PER_CONTEXT]
+        found |= {name: quality_missing(name, gone.reason) for name in names}
     return {**found, **_task_figures(observed.tasks)}
 
 
 def _figures(facts: ContextFacts) -> dict[str, Measurement]:
     """Of one context length."""
-    rows = len(facts.nll_original)
-    of_rows = f"{rows} rows of {facts.length} tokens"
+    of_rows = f"rows of {facts.length} tokens"
+    of_answers = f"greedy answers of {facts.greedy_tokens} tokens"
     matched = [float(one) for one in facts.greedy_match]
     shares = [one / facts.greedy_tokens for one in matched]
-    prompts = f"{len(matched)} answers of {facts.greedy_tokens} greedy tokens"
-    made = {
-        "quality_tokens": (float(facts.tokens), None, of_rows, rows),
-        "quality_perplexity_original": (*_ratio(facts.nll_original), of_rows, rows),
-        "quality_perplexity": (*_ratio(facts.nll_quantised), of_rows, rows),
-        "quality_perplexity_ratio": (*_ratio(_differences(facts)), f"paired, {of_rows}", rows),
-        "quality_kl_nats": (*_average(facts.kl), of_rows, rows),
+    made: dict[str, tuple[Averaged, str, int]] = {
+        "quality_perplexity_original": (_ratio(facts.nll_original), of_rows, len(facts.kl)),
+        "quality_perplexity": (_ratio(facts.nll_quantised), of_rows, len(facts.kl)),
+        "quality_perplexity_ratio": (_ratio(_differences(facts)), f"paired {of_rows}", len(facts.kl)),
+        "quality_kl_nats": (_average(facts.kl), of_rows, len(facts.kl)),
         "quality_top_k_overlap_share": (
-            *_average(facts.top_k_overlap),
-            f"the {facts.top_k} likeliest, {of_rows}",
-            rows,
+            *(_average(facts.top_k_overlap), f"the {facts.top_k} likeliest, {of_rows}"),
+            len(facts.kl),
         ),
-        "quality_same_choice_share": (*_average(facts.same_choice), of_rows, rows),
-        "quality_greedy_match_tokens": (*_average(matched), prompts, len(matched)),
-        "quality_greedy_match_share": (*_average(shares), prompts, len(matched)),
+        "quality_same_choice_share": (_average(facts.same_choice), of_rows, len(facts.kl)),
+        "quality_greedy_match_tokens": (_average(matched), of_answers, len(matched)),
+        "quality_greedy_match_share": (_average(shares), of_answers, len(matched)),
     }
-    return {
-        f"{name}_{facts.context}": figure(
-            f"{name}_{facts.context}",
-            value,
-            "measured",
-            method,
-            n=n,
-            ci=ci,
-            ci_method=None if ci is None else T_INTERVAL,
-        )
-        for name, (value, ci, method, n) in made.items()
-    }
+    tokens = f"quality_tokens_{facts.context}"
+    found = {tokens: quality_figure(tokens, float(facts.tokens), "counted", n=len(facts.kl))}
+    for name, ((value, ci), method, n) in made.items():
+        over = "answers" if method is of_answers else "rows"
+        full = f"{name}_{facts.context}"
+        found[full] = quality_figure(full, value, method, n=n, ci=ci, over=over)
+    return found
 
 
 def _task_figures(tasks: Sequence[TaskFacts]) -> dict[str, Measurement]:
@@ -215,7 +203,7 @@ def _task_figures(tasks: Sequence[TaskFacts]) -> dict[str, Measurement]:
     before = [float(right) for task in tasks for right in task.original]
     after = [float(right) for task in tasks for right in task.quantised]
     lost = [was - now for was, now in zip(before, after, strict=True)]
-    method = f"likeliest choice by length, {len(before)} items of {', '.join(task.task for task in tasks)}"
+    method = f"likeliest choice by length, items of {', '.join(task.task for task in tasks)}"
     figures = {
         "quality_task_accuracy_original_share": before,
         "quality_task_accuracy_share": after,
@@ -224,8 +212,7 @@ def _task_figures(tasks: Sequence[TaskFacts]) -> dict[str, Measurement]:
     made = {}
     for name, values in figures.items():
         value, ci = _average(values)
-        how = None if ci is None else "within_run: Student's t over items"
-        made[name] = figure(name, value, "measured", method, n=len(values), ci=ci, ci_method=how)
+        made[name] = quality_figure(name, value, method, n=len(values), ci=ci, over="items")
     return made
 
 
@@ -247,7 +234,7 @@ def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf if not math.isnan(value) else math.nan
 
 
-def _average(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
+def _average(values: Sequence[float]) -> Averaged:
     """The mean and its 95% interval, where there are values enough and they are numbers."""
     mean, n = _mean(values), len(values)
     if n < 2 or not all(map(math.isfinite, values)):
@@ -259,7 +246,7 @@ def _average(values: Sequence[float]) -> tuple[float, tuple[float, float] | None
     return mean, (mean - reach, mean + reach)
 
 
-def _ratio(logs: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
+def _ratio(logs: Sequence[float]) -> Averaged:
     """e to the mean, and the interval likewise."""
     mean, ci = _average(logs)
     return _exp(mean), None if ci is None else (_exp(ci[0]), _exp(ci[1]))
