@@ -54,7 +54,9 @@ def until(instants: Iterator[float], count: int | None, duration_s: float | None
     return found
 
 
-def places(first: int, last: int, done: int, count: int) -> int:
-    """How many requests may be in flight after `done` of `count` answers, going evenly from `first` to
-    `last`."""
-    return first + (last - first) * min(done, count - 1) // max(1, count - 1) if count else first
+def places(first: int, last: int, progress: float) -> int:
+    """How many requests may be in flight when this part, 0 to 1, of the load is done: evenly from `first` to
+    `last`, each number for as long as any other."""
+    numbers = abs(last - first) + 1
+    steps = min(numbers - 1, int(max(0.0, progress) * numbers))
+    return first + (steps if last >= first else -steps)

@@ -8,7 +8,8 @@ request was due: a client, or a loop, that falls behind makes its latencies long
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
 
 from trueup.schema import RequestResult
 
@@ -19,7 +20,7 @@ Send = Callable[[Ask, float], Awaitable[RequestResult]]
 Took = Callable[[RequestResult], None]
 
 
-async def open_load(asks: Sequence[Ask], send: Send, took: Took, now: Clock) -> None:
+async def open_load(asks: Iterable[Ask], send: Send, took: Took, now: Clock) -> None:
     """Each request at its instant, `due_s` after this call began, in order. `took` gets every result as it
     comes; on cancellation what is in flight is given up and recorded."""
     began_s = now()
@@ -36,15 +37,26 @@ async def open_load(asks: Sequence[Ask], send: Send, took: Took, now: Clock) -> 
 
 
 async def closed_load(
-    asks: Sequence[Ask], send: Send, took: Took, now: Clock, first: int, last: int, duration_s: float | None
+    asks: Iterable[Ask],
+    send: Send,
+    took: Took,
+    now: Clock,
+    in_flight: tuple[int, int],
+    count: int | None,
+    duration_s: float | None,
 ) -> None:
-    """`first` requests in flight, in the end `last`: the next is due when a place is free. None is sent after
-    `duration_s`."""
+    """A number of requests in flight, at first and in the end: the next is due when a place is free. None is
+    sent after `count`, nor after `duration_s`, of which there is one at least."""
     began_s = now()
     flight = _Flight(send, took, now)
+
+    def progress() -> float:
+        by_time = (now() - began_s) / duration_s if duration_s else 0.0
+        return max(by_time, flight.done / count if count else 0.0)
+
     try:
-        for ask in asks:
-            while flight.count >= places(first, last, flight.done, len(asks)):
+        for ask in asks if count is None else islice(asks, count):
+            while flight.count >= places(*in_flight, progress()):
                 await flight.one_landed()
             if duration_s is not None and now() - began_s >= duration_s:
                 break

@@ -1,0 +1,111 @@
+"""Where a server is, which model it has, and how long a context it takes."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+from trueup.schema import InputError, TrueupError
+
+if TYPE_CHECKING:
+    import httpx
+
+WITHIN_S = 10.0
+_LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
+
+
+@dataclass(frozen=True)
+class Address:
+    """A server by its root, such as http://127.0.0.1:8000; the API is below /v1."""
+
+    root: str
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.root}/v1"
+
+    @property
+    def local(self) -> bool:
+        """Whether it is on this machine, so that this machine's sensors see it."""
+        host = urlsplit(self.root).hostname or ""
+        return host in _LOCAL or host.startswith("127.") or host == socket.gethostname()
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """`context` in tokens, None where the server does not tell."""
+
+    name: str
+    context: int | None
+
+
+def is_url(text: str) -> bool:
+    return text.startswith(("http://", "https://"))
+
+
+def address_of(url: str) -> Address:
+    """The server of a URL, with or without /v1. InputError for one that is none, or holds a password."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise InputError(f"{url}: not a URL: {error}") from None
+    if not host or parts.query or parts.fragment:
+        raise InputError(f"{url}: expected the address of a server, such as http://127.0.0.1:8000")
+    if parts.username is not None or parts.password is not None:
+        raise InputError("the URL holds a password, which would be recorded; give the key in TRUEUP_API_KEY")
+    path = parts.path.rstrip("/").removesuffix("/v1")
+    return Address(urlunsplit((parts.scheme, parts.netloc, path, "", "")))
+
+
+async def served_model(
+    http: httpx.AsyncClient, address: Address, asked: str | None, headers: dict[str, str]
+) -> ServedModel:
+    """The model asked for, or the first that the server names. TrueupError where no server answers,
+    InputError where it does not have the model."""
+    import httpx
+
+    url = f"{address.base_url}/models"
+    try:
+        response = await http.get(url, headers=headers, timeout=WITHIN_S)
+    except httpx.HTTPError as error:
+        why = str(error) or type(error).__name__
+        raise TrueupError(f"no server answers at {url}: {why}; start it, or look at its address") from None
+    models = _models(response)
+    if models is None:
+        if asked is not None:  # a server without the list, or with another: take the name on trust
+            return ServedModel(asked, None)
+        raise TrueupError(
+            f"{url} answered HTTP {response.status_code} and no list of models; is this an OpenAI-compatible "
+            "server? Name the model by --model to go on without the list"
+        )
+    names = [str(one["id"]) for one in models]
+    if asked is not None and asked not in names:
+        raise InputError(f"--model {asked}: the server at {address.root} has {', '.join(names) or 'none'}")
+    if not names:
+        raise InputError(f"the server at {address.root} has no model")
+    chosen = models[names.index(asked) if asked is not None else 0]
+    return ServedModel(str(chosen["id"]), _context(chosen))
+
+
+def _models(response: httpx.Response) -> list[dict[str, Any]] | None:
+    if response.status_code != 200:
+        return None
+    try:
+        listed = response.json()["data"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(listed, list):
+        return None
+    return [one for one in listed if isinstance(one, dict) and "id" in one]
+
+
+def _context(model: dict[str, Any]) -> int | None:
+    """vLLM and trueup call it max_model_len; llama.cpp has it, as n_ctx, under meta."""
+    meta = model.get("meta")
+    for found in (model.get("max_model_len"), meta.get("n_ctx") if isinstance(meta, dict) else None):
+        if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+            return found
+    return None
