@@ -1,0 +1,146 @@
+"""The API over a real socket, its event loop in a thread of the test's process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from fake_engine import END, FakeEngine
+from prometheus_client.parser import text_string_to_metric_families
+
+from trueup.model.tiny import VOCAB, _byte_tokenizer
+from trueup.serve.app import Api, make_app
+from trueup.serve.codec import Codec
+from trueup.serve.engine_like import EngineLike
+from trueup.serve.idempotency import Memory
+from trueup.serve.limits import ApiKeys, ApiLimits
+from trueup.serve.metrics import ServingMetrics
+from trueup.serve.server import Ended, Stop, listen, serve
+from trueup.serve.service import Service
+from trueup.serve.work import Served
+
+MODEL = "tiny"
+WAIT_S = 30.0  # for what happens at once unless it is broken
+
+
+@cache
+def tokenizer() -> Any:
+    return _byte_tokenizer()
+
+
+def tiny_codec() -> Codec:
+    def render(messages: list[dict[str, str]]) -> str:
+        text: str = tokenizer().apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return text
+
+    return Codec(tokenizer(), render=render, end_ids=frozenset({END}), vocabulary=VOCAB)
+
+
+@dataclass
+class Running:
+    """A server under way."""
+
+    url: str
+    engine: FakeEngine
+    loop: asyncio.AbstractEventLoop
+    service: Service
+    stop: Stop
+    thread: threading.Thread
+    ended: list[Ended | BaseException] = field(default_factory=list)
+
+    def terminate(self) -> None:
+        """As a SIGTERM does."""
+        self.loop.call_soon_threadsafe(self.stop.ask)
+
+    def result(self) -> Ended:
+        """Waits for its end."""
+        self.thread.join(WAIT_S)
+        assert not self.thread.is_alive(), "the server does not end"
+        (ended,) = self.ended
+        if isinstance(ended, BaseException):
+            raise ended
+        return ended
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Waits for what another thread brings about."""
+        pause = threading.Event()
+        for _ in range(int(WAIT_S / 0.002)):
+            if holds():
+                return
+            pause.wait(0.002)
+        raise AssertionError("it does not come about")
+
+
+@contextmanager
+def serving(
+    engine: Any = None,
+    *,
+    open_engine: Callable[[], EngineLike] | None = None,
+    room: int = 16,
+    limits: ApiLimits | None = None,
+    keys: ApiKeys | None = None,
+    memory: Callable[[], Memory] = Memory,
+    require_key: bool = False,
+    drain_s: float = WAIT_S,
+    codec: Codec | None = None,
+    context: int = 512,
+) -> Iterator[Running]:
+    engine = engine if engine is not None else FakeEngine()
+    listening = listen("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    made: list[Running] = []
+    started = threading.Event()
+
+    async def main() -> Ended:
+        served = Served(MODEL, 1, context, "test")
+        metrics = ServingMetrics(MODEL, lambda: service.stats, context)
+        service = Service(open_engine or (lambda: engine), codec or tiny_codec(), room=room, observer=metrics)
+        api = Api(service, served, metrics, limits or ApiLimits(), keys or ApiKeys([]), memory(), require_key)
+        stop = Stop()
+        loop = asyncio.get_running_loop()
+        made.append(Running(url, engine, loop, service, stop, threading.current_thread()))
+        if open_engine is not None:  # the test watches it open
+            started.set()
+        app = make_app(api)
+        return await serve(app, service, listening, drain_s=drain_s, stop=stop, loaded=started.set)
+
+    def run() -> None:
+        try:
+            ended.append(asyncio.run(main()))
+        except BaseException as error:
+            ended.append(error)
+        finally:
+            started.set()
+
+    ended: list[Ended | BaseException] = []
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert started.wait(WAIT_S)
+    running = made[0]
+    running.ended = ended
+    try:
+        yield running
+    finally:
+        if isinstance(engine, FakeEngine):
+            engine.free()
+        if thread.is_alive():
+            running.terminate()
+            running.terminate()
+        thread.join(WAIT_S)
+
+
+def series(page: str) -> dict[tuple[str, str], float]:
+    """(name, finished_reason or status or '') -> value, of a metrics page; buckets left out."""
+    found = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if not sample.name.endswith("_bucket"):
+                labels = sample.labels
+                key = labels.get("finished_reason") or labels.get("status") or ""
+                found[sample.name, key] = sample.value
+    return found
