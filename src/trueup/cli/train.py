@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
 import sys
 from contextlib import nullcontext
@@ -17,13 +16,13 @@ from .output import JSON_OPTION, print_json, say, stdout_reserved
 from .recipe import RECIPE_ARGUMENT, SET_OPTION
 from .records import records_of
 from .resume import Found, NothingToResumeError, find_checkpoint, held, take_up
+from .run_names import new_id, new_name
 
 if TYPE_CHECKING:
     from trueup.recipe import LoadedRecipe
     from trueup.schema import RunRecord
     from trueup.train.run import Outcome
 
-RUN_ID_BYTES = 4
 FAILED_SAVES = ("checkpoint_failed", "upload_failed")
 MOST_UPLOADS = 3  # that failed, to speak of: the newest; a network may be away for hours
 
@@ -148,10 +147,10 @@ def _run(
     world, device = find_device(loaded.recipe, threads=found.threads if found else None)
     if found is not None:
         require_same_device(found.manifest, device.kind, allowed)
-    run_id = found.manifest.origin.run if found else world.from_leader(_new_id(home))
+    run_id = found.manifest.origin.run if found else world.from_leader(new_id(home))
     run_name = found.manifest.origin.name if found else loaded.recipe.name
     if world.leads and not found:
-        run_name = _new_name(name, run_name)
+        run_name = new_name(name, run_name)
     folder, outcome = home.runs / run_id, None
     try:
         with held(folder) if world.leads else nullcontext():
@@ -217,40 +216,3 @@ def _print_record(record: RunRecord) -> None:
     from .runs import run_document
 
     print_json(run_document(record))
-
-
-def _new_id(home: Home) -> str:
-    while (home.runs / (run_id := secrets.token_hex(RUN_ID_BYTES))).exists():
-        pass
-    return run_id
-
-
-def _new_name(asked: str | None, default: str) -> str:
-    """The asked-for name if it is free; the recipe's, numbered where it is taken."""
-    from trueup.schema import InputError, StorageError
-
-    taken: dict[str, str] = {}
-    try:
-        from .records import open_store
-
-        with open_store() as store:
-            runs = store.runs()
-        # a run that ended before its first step, by a mistake in the recipe say, does not keep its name
-        taken = {
-            run.name: run.id for run in runs if run.useful_tokens or run.state in ("running", "finished")
-        }
-    except StorageError as error:  # a run is worth more than its place in the database
-        say(f"note: {error} This run is recorded in its folder and taken in later.")
-    for name in filter(None, (asked, default)):
-        if not name.isprintable() or name == "last":
-            raise InputError(f"the name {name!r}: give printable characters on one line, and not 'last'")
-    if asked is not None:
-        if not asked.strip():
-            raise InputError("--name: the name is empty; leave --name out to take the recipe's")
-        if asked in taken:
-            raise InputError(f"--name {asked}: run {taken[asked]} has this name; choose another")
-        return asked
-    name, number = default, 2
-    while name in taken:
-        name, number = f"{default}-{number}", number + 1
-    return name
