@@ -1,0 +1,49 @@
+"""Bills of load runs, which are asked for together with others or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trueup.schema import InputError
+
+if TYPE_CHECKING:
+    from trueup.analysis.load_bill import LoadBill, Traffic
+    from trueup.schema import Price, RunRecord
+
+
+def all_loads(records: Sequence[RunRecord], what: str) -> bool:
+    """Whether the runs are loads, all of them. InputError where some are and some trained a model: their
+    figures have nothing in common."""
+    loads = [record for record in records if record.kind == "load"]
+    if loads and len(loads) < len(records):
+        trained = next(record for record in records if record.kind == "train")
+        raise InputError(
+            f"run {loads[0].id} ({loads[0].name}) is a load on a server, run {trained.id} ({trained.name}) "
+            f"trained a model: what they cost is not of the same thing; {what} them apart"
+        )
+    return bool(loads)
+
+
+def traffic_asked(requests_per_day: float | None, peak: float) -> Traffic | None:
+    from trueup.analysis.load_bill import traffic_given
+
+    if requests_per_day is None:
+        if peak != 1.0:
+            raise InputError("--peak is for --traffic: give the requests a day")
+        return None
+    return traffic_given(requests_per_day, peak)
+
+
+def load_bills(records: Sequence[RunRecord], price: Price | None, traffic: Traffic | None) -> list[LoadBill]:
+    from trueup.analysis.load_bill import make_load_bill
+
+    return [make_load_bill(record, price, traffic=traffic) for record in records]
+
+
+def bill_or_none(record: RunRecord, requests_per_day: float | None, peak: float) -> LoadBill | None:
+    """None where the run has no price: that is no mistake unless a traffic is to be priced."""
+    traffic = traffic_asked(requests_per_day, peak)
+    if record.header.price is None and traffic is None:
+        return None
+    return load_bills([record], None, traffic)[0]
