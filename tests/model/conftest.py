@@ -1,4 +1,4 @@
-"""Models for the tests of this room: tiny, and tiny with its head tied to its embedding."""
+"""Models for the tests of this room: tiny, tiny with its head tied to its embedding, one that has learnt."""
 
 from __future__ import annotations
 
@@ -19,4 +19,18 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> ResolvedModel:
 
     folder = tmp_path_factory.mktemp("tied")
     write_tiny(folder, tied_head=True)
+    return resolve_model(str(folder), folder)
+
+
+@pytest.fixture(scope="session")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> ResolvedModel:
+    """Tied tiny after some training on the standard library's docstrings: its layers do different things, and
+    its answers follow from the text."""
+    from docstring_rows import train_on_docstrings
+
+    from trueup.model.tiny import write_tiny
+
+    folder = tmp_path_factory.mktemp("learnt")
+    write_tiny(folder, tied_head=True)
+    train_on_docstrings(folder)
     return resolve_model(str(folder), folder)
