@@ -32,7 +32,8 @@ class Bench:
         self.now_s = 0.0
         self.sink = MemorySink()
         self.samples: list[Sample] = []
-        self.heat: Callable[[float], float] = lambda at_s: 50.0
+        self.heat: Callable[[float], float | None] = lambda at_s: 50.0
+        self.clock: dict[str, float] = {}
         self.new = NewSamples(self.samples)
         self.timeline = Timeline(self.sink, 0.0, lambda: self.now_s)
         self.guard = Guard(
@@ -53,7 +54,8 @@ class Bench:
         end_s = self.now_s + seconds
         while self.now_s < end_s:
             self.now_s = min(end_s, self.now_s + 0.5)
-            values = {"temperature_c": self.heat(self.now_s), "power_w_": 100.0}
+            heat = self.heat(self.now_s)
+            values = self.clock | {"power_w_": 100.0} | ({} if heat is None else {"temperature_c": heat})
             self.samples.append(Sample(at_s=self.now_s, values=values))
 
     def step(self, seconds: float = 1.0, **more: Any) -> Orders:
@@ -153,6 +155,47 @@ def test_what_is_missing_is_said_once() -> None:
     again = Bench(rules=rules, presets=["budget"], state=json.loads(json.dumps(bench.guard.state())))
     assert [again.step() for _ in range(200)][-1] == NOTHING
     assert again.kinds() == []
+
+
+def test_what_falls_silent_is_said_once_and_again_when_it_is_back() -> None:
+    bench = Bench(rules=[HOT | {"action": "warn", "resume": None}])
+    bench.step(30)
+    bench.heat = lambda at_s: None
+    assert [bench.step(10) for _ in range(60)] == [NOTHING] * 60
+    (event,) = bench.sink.events
+    assert event.kind == "guard_missing"
+    assert event.message == "rules on temperature_c cannot act now: no reading of it in the last 120 s"
+    bench.heat = lambda at_s: 50.0
+    assert [bench.step(10) for _ in range(60)] == [NOTHING] * 60
+    assert bench.sink.events[-1].message == "rules on temperature_c can act: it is read now"
+    bench.heat = lambda at_s: None
+    bench.step(300)
+    assert bench.kinds() == ["guard_missing", "guard_heard", "guard_missing"]
+
+
+def test_a_sensor_that_comes_late_is_said_to_be_there() -> None:
+    bench = Bench(rules=[HOT | {"action": "warn", "resume": None}])
+    bench.heat = lambda at_s: None
+    bench.step(200)
+    bench.heat = lambda at_s: 50.0
+    bench.step(10)
+    bench.step(10)
+    assert bench.kinds() == ["guard_missing", "guard_heard"]
+
+
+def test_a_pause_makes_nothing_silent(tmp_path: Path) -> None:
+    """Neither what a step says nor the clock's share is read then, and dollars go on."""
+    watched = ("loss", "clock_share", "usd_spent", "temperature_c")
+    bench = Bench(tmp_path, rules=[{"watch": name, "above": 1e9, "window_s": 5} for name in watched])
+    bench.clock = {"clock_mhz": 1000.0}
+    bench.guard.look(a_step(1, 0.2), bench.new())
+    bench.step(60)
+    put(tmp_path, "control/pause")
+    assert bench.step().pause
+    assert "clock_share" in bench.guard.state()["observed"]["heard"]
+    for _ in range(10):
+        assert bench.guard.wait_out_pause(bench.new, lambda: None).pause
+    assert "guard_missing" not in bench.kinds()
 
 
 def test_a_spike_while_a_checkpoint_is_written_is_put_down_to_it() -> None:

@@ -32,6 +32,7 @@ from .bill_lines import LINE_NAMES, LINE_OF_SPAN, reason_of, seconds_by_line, va
 from .budget import PER_MILLION, Budget, BudgetVerdict, budget_of, judged
 from .energy_cost import EnergyCost, Tariff, energy_cost
 from .outcomes import wall_seconds
+from .silence import in_words
 from .totals import totals_of
 
 
@@ -123,6 +124,7 @@ def make_bill(
     made_from = _made_from(record, price, one_off)
     budget = budget or budget_of(record.header)
     notes += [event.message for event in record.events if event.kind == "contended_ceiling"][-1:]
+    notes += in_words(record.events, wall_s)
     if seconds["down_time"]:
         notes.append("down time is billed as if the instance had been kept; subtract its line if it was not")
     stale = stale_price(record.header, price)

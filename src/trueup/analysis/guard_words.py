@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping, Sequence
 
-from trueup.schema.watched import DERIVED_VALUES, STEP_VALUES
+from trueup.schema.watched import DERIVED_VALUES, ONLY_TRAINING, STEP_VALUES
 
 from .guard_records import Rule
 
@@ -92,3 +92,18 @@ def not_watched(
                 reason += f"; did you mean {near[0]}?"
         found[name] = f"rules on {name} cannot act: {reason}"
     return found
+
+
+def fallen_silent(read_s: Mapping[str, float], now_s: float) -> dict[str, str]:
+    """Of what rules watch, by when it was last read: what is read no more, in words. Left out is what a
+    paused run does not have: of a clock's share the sensor itself is said to be silent."""
+    found = {}
+    for name, last_s in sorted(read_s.items()):
+        silent_s = now_s - last_s
+        if name not in ONLY_TRAINING and silent_s >= (QUIET_SLOW_S if name in _SLOW else QUIET_S):
+            found[name] = f"rules on {name} cannot act now: no reading of it in the last {silent_s:.0f} s"
+    return found
+
+
+def heard_again(name: str) -> str:
+    return f"rules on {name} can act: it is read now"

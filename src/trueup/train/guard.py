@@ -22,7 +22,7 @@ from trueup.analysis.guard_values import (
     observe,
     spike,
 )
-from trueup.analysis.guard_words import not_watched
+from trueup.analysis.guard_words import fallen_silent, heard_again, not_watched
 from trueup.device import Device
 from trueup.recipe.survival import GuardSection
 from trueup.schema import Price, Sample, Step
@@ -220,17 +220,37 @@ class Guard:
             self._timeline.event("spike_during_checkpoint", message, at_s=sample.at_s, **sample.values)
 
     def _tell_missing(self, now_s: float) -> None:
-        lacking = self.policy.watched - set(self._observed.heard) - self._said
-        if lacking:
+        """What rules watch and is not read: never yet, or no more. And what is read now and was not."""
+        heard = set(self._observed.heard)
+        for name in sorted(self._said & heard & self.policy.watched):
+            self._said.discard(name)
+            self._tell("guard_heard", heard_again(name))
+        if lacking := self.policy.watched - heard - self._said:
             found = not_watched(lacking, self._observed.heard, self._missing, now_s - self._since_s)
             for name, message in found.items():
                 self._tell_once(name, message)
+        for name, message in fallen_silent(self._last_read(), now_s).items():
+            heard_now = tuple(one for one in self._observed.heard if one != name)
+            self._observed = self._observed.model_copy(update={"heard": heard_now})
+            self._tell_once(name, message)
+
+    def _last_read(self) -> dict[str, float]:
+        """When each value that rules watch was last read, of those that were."""
+        windows, heard = self._state.windows, self._observed.heard
+        return {
+            rule.watch: windows[rule.name].last_s or 0.0
+            for rule in self.policy.rules
+            if rule.watch in heard and rule.name in windows
+        }
 
     def _tell_once(self, what: str, message: str) -> None:
         if what not in self._said:
             self._said.add(what)
-            self._timeline.event("guard_missing", message)
-            self._say(f"guard: {message}")
+            self._tell("guard_missing", message)
+
+    def _tell(self, kind: str, message: str) -> None:
+        self._timeline.event(kind, message)
+        self._say(f"guard: {message}")
 
     def _hook_failed(self, message: str) -> None:
         self._timeline.event("guard_hook_failed", f"{message}; the run goes on")
