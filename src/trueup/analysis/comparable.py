@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from trueup.schema import Evaluation, Frozen, InputError, Measurement, RunHeader, RunRecord
 
+from .aspect import Aspect
 from .bill import started_at
+from .load_compare import LOAD_ASPECTS, kind_of
 from .totals import split_repeated
 
 
@@ -74,14 +76,6 @@ class Difference(Frozen):
     values: dict[str, str]
 
 
-class Aspect(NamedTuple):
-    """Something that must agree. `settings`: the recipe's keys that decide it."""
-
-    meaning: str
-    value: Callable[[RunHeader], Any]
-    settings: tuple[str, ...]
-
-
 def _of_recipe(*keys: str) -> Callable[[RunHeader], Any]:
     def value(header: RunHeader) -> Any:
         found = [dig(header.recipe, key) for key in keys]
@@ -122,15 +116,17 @@ def require_comparable(
     groups: Sequence[Group], allowed: Iterable[str] = (), by: str | None = None
 ) -> list[Difference]:
     """What the runs differ in though it is not being compared, all of it allowed; InputError where some of it
-    is not. What is decided by the setting `by`, by which they are grouped, is being compared."""
+    is not, or where some are loads and some trainings. What is decided by the setting `by`, by which they are
+    grouped, is being compared."""
     allowed = set(allowed)
-    if unknown := sorted(allowed - ASPECTS.keys()):
+    aspects = LOAD_ASPECTS if kind_of(groups) == "load" else ASPECTS
+    if unknown := sorted(allowed - aspects.keys()):
         raise InputError(
-            f"--allow-difference {unknown[0]}: there is no such thing; it is one of {', '.join(ASPECTS)}"
+            f"--allow-difference {unknown[0]}: there is no such thing; it is one of {', '.join(aspects)}"
         )
     found: list[Difference] = []
     refused: list[Difference] = []
-    for key, aspect in ASPECTS.items():
+    for key, aspect in aspects.items():
         values = _by_group(groups, aspect.value)
         if len(set().union(*values.values())) < 2:
             continue
@@ -138,12 +134,12 @@ def require_comparable(
         under = by is not None and any(_within(by, setting) for setting in aspect.settings)
         (found if key in allowed or under else refused).append(one)
     if refused:
-        raise InputError(_refusal(groups, refused))
+        raise InputError(_refusal(groups, refused, aspects))
     return found
 
 
 def settings_compared(
-    groups: Sequence[Group], left_out: Sequence[str] = ("name", "train.seed", "price")
+    groups: Sequence[Group], left_out: Sequence[str] = ("name", "train.seed", "load.seed", "price")
 ) -> list[Difference]:
     """Recipe keys and choices that are not the same in all groups."""
 
@@ -276,12 +272,12 @@ def _within(key: str, name: str) -> bool:
     return key == name or key.startswith(f"{name}.")
 
 
-def _refusal(groups: Sequence[Group], refused: Sequence[Difference]) -> str:
+def _refusal(groups: Sequence[Group], refused: Sequence[Difference], aspects: Mapping[str, Aspect]) -> str:
     lines = []
     settings = {one.key: one for one in differing(groups, lambda header: flat(header.recipe))}
     for one in refused:
         values = "; ".join(f"{value} in {group}" for group, value in one.values.items())
-        lines.append(f"  {one.key}, {ASPECTS[one.key].meaning}: {values}")
+        lines.append(f"  {one.key}, {aspects[one.key].meaning}: {values}")
         if one.key == "data":
             lines += [f"    {why}" for why in _why_data_differ(settings)]
     options = " ".join(f"--allow-difference {one.key}" for one in refused)

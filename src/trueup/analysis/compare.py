@@ -23,13 +23,15 @@ from .comparable import (
     require_comparable,
     settings_compared,
 )
-from .compare_figures import METRICS, Metric, group_figure, metrics_of, require_one_unit
+from .compare_figures import Metric, group_figure, metrics_of, require_one_unit
 from .compare_findings import NO_VERDICT, THE_SAME, UNDECIDED, Finding, findings_of
 from .compare_front import Point, front_of, front_words
 from .compare_turns import doubts, pairs_of
+from .load_compare import kind_of
 from .quality_cost import target_perplexity, with_quality_cost
 
 FINISHED = "finished"
+NO_FRONT = "of loads there is no front: cost, latency, memory and quality stand side by side"
 _NEIGHBOURS_MATTER = 0.02  # of the CPU: a difference between two groups' neighbours that is worth saying
 
 
@@ -123,13 +125,13 @@ def compare(
     names = [group.name for group in groups]
     return Comparison(
         reference=names[0],
-        headline=tuple(_headline(names[0], name, findings, figures) for name in names[1:]),
+        headline=tuple(_headline(names[0], name, findings, figures, rows) for name in names[1:]),
         rows=tuple(_row(one, perplexity) for one in rows),
         groups=tuple(_result(group, figures[group.name]) for group in groups),
         findings=tuple(findings),
         perplexity=perplexity,
         front=tuple(front),
-        front_words=front_words(front, names),
+        front_words=front_words(front, names) if kind_of(groups) == "train" else NO_FRONT,
         compared=tuple(settings_compared(groups)),
         allowed=tuple(differences),
         environment=tuple(environment_differences(groups)),
@@ -180,10 +182,14 @@ def _require_two_sides(groups: Sequence[Group]) -> None:
 
 
 def _headline(
-    reference: str, group: str, findings: Sequence[Finding], figures: dict[str, dict[str, Measurement]]
+    reference: str,
+    group: str,
+    findings: Sequence[Finding],
+    figures: dict[str, dict[str, Measurement]],
+    rows: Sequence[Metric],
 ) -> str:
     """The verdict on the first figure that both have, cost before all else."""
-    labels = {metric.name: metric for metric in METRICS}
+    labels = {metric.name: metric for metric in rows}
     own = [one for one in findings if one.group == group and one.ratio.value is not None]
     if not own:
         return f"{group} and {reference} have no figure in common"
@@ -228,13 +234,17 @@ def _result(group: Group, figures: dict[str, Measurement]) -> GroupResult:
         platform=listed(platform_of(run.header) or "not recorded" for run in group.runs),
         price=listed(prices),
         runs=tuple(run.id for run in group.runs),
-        seeds=tuple(dict.fromkeys(as_text(dig(run.header.recipe, "train.seed")) for run in group.runs)),
+        seeds=tuple(dict.fromkeys(as_text(_seed(run)) for run in group.runs)),
         left_out=tuple(
             LeftOut(id=run.id, name=run.header.name, state=run.header.state, reason=run.header.reason)
             for run in group.left_out
         ),
         figures=figures,
     )
+
+
+def _seed(run: ComparedRun) -> object:
+    return dig(run.header.recipe, "load.seed" if run.header.kind == "load" else "train.seed")
 
 
 def _stale_prices(groups: Sequence[Group]) -> list[str]:

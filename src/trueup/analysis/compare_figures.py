@@ -6,12 +6,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
 
 from trueup.schema import InputError, Measurement, unavailable
 
 from .comparable import ComparedRun, Group
+from .compare_metric import COST, ENERGY, RATE, TIME, Metric
 from .kinds import weakest
+from .load_metrics import load_metrics
 from .names import NAMES
 from .quality_cost import SECONDS_TO_QUALITY, TOKENS_TO_QUALITY, USD_TO_QUALITY
 from .verdicts import geometric_mean
@@ -22,35 +23,11 @@ THROUGHPUT = "useful_tokens_per_s"
 PERPLEXITY = "eval_perplexity_best"
 WALL = "wall_s"
 
-
-Better = Literal["lower", "higher"]
-
-
-class Metric(NamedTuple):
-    """A row of the table. `lower` and `higher`: what a group is whose figure is lower, or higher.
-
-    `every_run`: where one run lacks the figure the group has none, because those that lack it are the worst.
-    """
-
-    name: str
-    label: str
-    better: Better
-    lower: str
-    higher: str
-    learnt: bool = False  # follows from what was learnt, so from the seed
-    every_run: bool = False
-
-
-_COST: tuple[Better, str, str] = ("lower", "cheaper", "dearer")
-_TIME: tuple[Better, str, str] = ("lower", "faster", "slower")
-_RATE: tuple[Better, str, str] = ("higher", "slower", "faster")
-_ENERGY: tuple[Better, str, str] = ("lower", "less energy", "more energy")
-
 METRICS: tuple[Metric, ...] = (
-    Metric(ALL_IN, "$ per million useful tokens, all in", *_COST),
-    Metric(STEADY, "$ per million useful tokens, steady", *_COST),
-    Metric(USD_TO_QUALITY, "$ to perplexity", *_COST, learnt=True, every_run=True),
-    Metric(SECONDS_TO_QUALITY, "time to perplexity", *_TIME, learnt=True, every_run=True),
+    Metric(ALL_IN, "$ per million useful tokens, all in", *COST),
+    Metric(STEADY, "$ per million useful tokens, steady", *COST),
+    Metric(USD_TO_QUALITY, "$ to perplexity", *COST, learnt=True, every_run=True),
+    Metric(SECONDS_TO_QUALITY, "time to perplexity", *TIME, learnt=True, every_run=True),
     Metric(
         TOKENS_TO_QUALITY,
         "useful tokens to perplexity",
@@ -60,15 +37,15 @@ METRICS: tuple[Metric, ...] = (
         learnt=True,
         every_run=True,
     ),
-    Metric(THROUGHPUT, "useful tokens/s", *_RATE),
-    Metric("useful_tokens_per_s_steady", "useful tokens/s, steady", *_RATE),
-    Metric("step_p50_s", "step time, p50", *_TIME),
-    Metric("step_p90_s", "step time, p90", *_TIME),
-    Metric("step_p99_s", "step time, p99", *_TIME),
+    Metric(THROUGHPUT, "useful tokens/s", *RATE),
+    Metric("useful_tokens_per_s_steady", "useful tokens/s, steady", *RATE),
+    Metric("step_p50_s", "step time, p50", *TIME),
+    Metric("step_p90_s", "step time, p90", *TIME),
+    Metric("step_p99_s", "step time, p99", *TIME),
     Metric("step_jitter_share", "jitter of step time", "lower", "steadier", "less steady"),
-    Metric(WALL, "wall clock", *_TIME),
-    Metric("energy_j", "energy", *_ENERGY),
-    Metric("energy_per_useful_token_j", "energy per useful token", *_ENERGY),
+    Metric(WALL, "wall clock", *TIME),
+    Metric("energy_j", "energy", *ENERGY),
+    Metric("energy_per_useful_token_j", "energy per useful token", *ENERGY),
     Metric(PERPLEXITY, "held-out perplexity, best", "lower", "better", "worse", learnt=True),
     Metric("eval_perplexity_last", "held-out perplexity, last", "lower", "better", "worse", learnt=True),
 )
@@ -79,8 +56,12 @@ _RATES = (THROUGHPUT, "useful_tokens_per_s_steady")
 
 
 def metrics_of(runs: Iterable[ComparedRun]) -> list[Metric]:
-    """The rows: those of METRICS that any run has a measurement for, then task scores under any name."""
+    """The rows: those of METRICS that any run has a measurement for, then task scores under any name; of load
+    runs, those of `load_metrics`."""
+    runs = list(runs)
     names = dict.fromkeys(name for run in runs for name in run.measurements)
+    if any(run.header.kind == "load" for run in runs):
+        return load_metrics(names)
     rows = [metric for metric in METRICS if metric.name in names]
     scores = [name for name in names if name not in NAMES and _SCORE.search(name)]
     return rows + [
@@ -129,17 +110,20 @@ def group_figure(metric: Metric, runs: Sequence[ComparedRun]) -> Measurement:
     unit = told[0].unit if told else NAMES[metric.name].unit if metric.name in NAMES else "1"
     if not held or (metric.every_run and len(held) < len(runs)):
         return unavailable(unit, _why_none(metric, runs), n=len(held))
-    if len(held) == 1:
-        return held[0][0].measurements[metric.name]
+    given = [run.measurements[metric.name] for run, _ in held]
+    if len(held) == 1 or (metric.given and all(one == given[0] for one in given)):
+        return given[0]
     values = [value for _, value in held]
+    if set(values) == {0.0}:
+        method = f"0 in each of {len(held)} runs"
+        return Measurement(value=0.0, unit=unit, kind=weakest({one.kind for one in given}), method=method)
     if not all(0 < value < math.inf for value in values):
         return unavailable(unit, "a run has 0 or less of it, and of that there is no ratio", n=len(held))
     mean = geometric_mean(values)
-    kinds = {run.measurements[metric.name].kind for run, _ in held}
     return Measurement(
         value=mean.value,
         unit=unit,
-        kind=weakest(kinds),
+        kind=weakest({one.kind for one in given}),
         method=f"geometric mean of {len(held)} runs"
         + (f"; {len(runs) - len(held)} have no figure" if len(held) < len(runs) else ""),
         scope=told[0].scope,

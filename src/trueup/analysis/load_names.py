@@ -76,6 +76,9 @@ LOAD_NAMES: dict[str, NameFacts] = {
     "server_padding_share": NameFacts(
         "1", "device", "part of the tokens the server computed that is padding"
     ),
+    "server_recompute_share": NameFacts(
+        "1", "device", "part of the tokens the server computed that it computed again after a preemption"
+    ),
     "prefill_time_share": NameFacts(
         "1", "device", "prefill over prefill and decode, in seconds as the server counts them"
     ),

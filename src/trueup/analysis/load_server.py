@@ -17,7 +17,8 @@ SERVER_METRICS_EVENT = "server_metrics"  # data: when (before, after), counters,
 NO_METRICS_EVENT = "no_server_metrics"  # its message says why
 _FIGURES = (
     *("kv_cache_usage_mean_share", "kv_cache_usage_max_share", "preemptions_count", "prefix_cache_hit_share"),
-    *("server_padding_share", "prefill_time_share", "server_output_tokens", "server_rss_max_bytes"),
+    *("server_padding_share", "server_recompute_share", "prefill_time_share", "server_output_tokens"),
+    "server_rss_max_bytes",
 )
 
 
@@ -43,15 +44,10 @@ def of_server(record: RunRecord, samples: Sequence[Sample]) -> Found:
         ("prefix_tokens_asked",),
         "looked up in the cache",
     )
-    padding = _part(told, "server_padding_share", "useful_tokens", ("processed_tokens",), "computed")
-    if padding.value is not None:
-        padding = load_figure(
-            "server_padding_share",
-            1 - padding.value,
-            "measured",
-            "1 − useful over processed tokens, by the server's counters",
-        )
-    found["server_padding_share"] = padding
+    found["server_recompute_share"] = _part(
+        told, "server_recompute_share", "recomputed_tokens", ("processed_tokens",), "computed"
+    )
+    found["server_padding_share"] = _padding(told, found["server_recompute_share"])
     found["prefill_time_share"] = _part(
         told, "prefill_time_share", "prefill_s", ("prefill_s", "decode_s"), "told of prefill and decode"
     )
@@ -106,6 +102,20 @@ def _states(samples: Sequence[Sample]) -> Found:
         else load_missing("server_rss_max_bytes", "the server tells no resident memory")
     )
     return found
+
+
+def _padding(told: _Told, recompute: Measurement) -> Measurement:
+    """What is neither useful nor done again, where the server tells that apart."""
+    useful = _part(told, "server_padding_share", "useful_tokens", ("processed_tokens",), "computed")
+    if useful.value is None:
+        return useful
+    again = recompute.value or 0.0
+    method = (
+        "1 − useful"
+        + (" and recomputed" if again else "")
+        + " over processed tokens, by the server's counters"
+    )
+    return load_figure("server_padding_share", max(0.0, 1 - useful.value - again), "measured", method)
 
 
 def _rise(told: _Told, name: str, counter: str) -> Measurement:

@@ -37,6 +37,7 @@ COUNTERS: dict[str, tuple[str, ...]] = {
     "decode_s": ("vllm:request_decode_time_seconds_sum", "llamacpp:tokens_predicted_seconds_total"),
     "useful_tokens": ("trueup:useful_tokens_total",),
     "processed_tokens": ("trueup:processed_tokens_total",),
+    "recomputed_tokens": ("trueup:recomputed_tokens_total",),
 }
 STATES: dict[str, tuple[str, ...]] = {
     "kv_cache_usage_share": (
