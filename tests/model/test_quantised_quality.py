@@ -1,5 +1,5 @@
-"""The quality gate over models: what it measures is right, and what is planted in a quantised folder is caught
-and named."""
+"""The quality gate over models: what it measures is right, and what is planted in a quantised folder is
+caught and named."""
 
 from __future__ import annotations
 

@@ -13,10 +13,12 @@ from . import (
     compare,
     ctl,
     export,
+    load,
     parity,
     predict,
     prepare,
     prices,
+    quantize,
     recipe,
     report,
     reproduce,
@@ -64,6 +66,8 @@ app.command("compare")(compare.compare)
 app.command("reproduce")(reproduce.reproduce)
 app.command("export")(export.export)
 app.command("parity")(parity.parity)
+app.command("quantize")(quantize.quantize)
+app.command("load")(load.load)
 app.add_typer(cache.app, name="cache")
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(shapes.app, name="shapes")

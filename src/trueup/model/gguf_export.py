@@ -161,7 +161,7 @@ def _write_tensors(writer: Any, loaded: LoadedModel, kind: GgufType) -> None:
     import numpy as np
     from gguf import quant_shape_to_byte_shape
 
-    tensors = list(_named_tensors(loaded))
+    tensors = list(named_tensors(loaded))
     dtypes = {"F32": "float32", "F16": "float16", "Q8_0": "uint8"}
     for name, tensor in tensors:
         stored, shape = _stored_as(tensor, kind), tuple(tensor.shape)
@@ -176,7 +176,7 @@ def _write_tensors(writer: Any, loaded: LoadedModel, kind: GgufType) -> None:
         writer.write_tensor_data(_converted(tensor, _stored_as(tensor, kind)))
 
 
-def _named_tensors(loaded: LoadedModel) -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors(loaded: LoadedModel) -> Iterator[tuple[str, torch.Tensor]]:
     """The merged model's tensors under GGUF's names, queries and keys in the order of its rotary layout."""
     from gguf import MODEL_ARCH, get_tensor_name_map
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trueup.files.whole import read_json_object, replace_text
+from trueup.files.whole import put_in_place, read_json_object, replace_text
 from trueup.schema import InputError, TrueupError
 from trueup.schema.quality import QUALITY_FILE, QUALITY_FORMAT, QualityRecord
 
@@ -55,3 +55,17 @@ def require_accepted(folder: Path) -> QualityRecord:
             "original with more bits, smaller groups or --method gptq"
         )
     return record
+
+
+def kept_aside(folder: Path) -> Path:
+    """Moves a refused folder to its name and `.refused`, where an older refused one of ours makes way. Raises
+    InputError where something else has that name."""
+    aside = folder.with_name(folder.name + REFUSED)
+    older = read_quality(aside) if aside.is_dir() else None
+    if aside.exists() and older is None:
+        raise InputError(
+            f"{aside}: exists, and a refused model was to be kept there; it is in {folder}, and its "
+            f"{QUALITY_FILE} says that it is refused"
+        )
+    put_in_place(folder, aside, replace=True)
+    return aside
