@@ -57,8 +57,9 @@ class LoadedRecipe:
 
 
 def recipe_digest(recipe: Recipe) -> str:
-    """Of what a run does: neither its name nor what a quantised model is judged on changes that."""
-    content = recipe.model_dump(mode="json", exclude={"name", "quality"})
+    """Of what a run does: its name, what a quantised model is judged on and how it is served change nothing
+    of that."""
+    content = recipe.model_dump(mode="json", exclude={"name", "quality", "serve"})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -12,6 +12,7 @@ from trueup.schema.choices import AskedDevice, AskedPrecision
 
 from .money import BudgetSection, PriceSection
 from .quality import QualitySection
+from .serving import ServeSection
 from .survival import CheckpointSection, FailureSection, GuardSection
 
 
@@ -318,6 +319,7 @@ class Recipe(Frozen):
     budget: BudgetSection = BudgetSection()
     telemetry: TelemetrySection = TelemetrySection()
     quality: QualitySection = QualitySection()
+    serve: ServeSection | None = None
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
