@@ -81,7 +81,12 @@ def reproduction(
 
 def recipe_to_repeat(header: RunHeader) -> dict[str, Any]:
     """The run's recipe with what it chose for itself written in, so that the repetition chooses the same.
-    InputError where the run was of several processes, which another program starts."""
+    InputError where the run was of several processes, which another program starts, or a load on a server."""
+    if header.kind == "load":
+        raise InputError(
+            f"run {header.id} was a load on a server, which may not be there any more: put it on again with "
+            "`trueup load`, and set the two side by side with `trueup compare`"
+        )
     processes = (header.environment.get("world") or {}).get("size", 1)
     if isinstance(processes, int) and processes > 1:
         raise InputError(

@@ -8,6 +8,7 @@ import typer
 
 from trueup.schema import InputError
 
+from .load_bills import PEAK_OPTION, TRAFFIC_OPTION, all_loads, print_load_bills, traffic_asked
 from .money import (
     DEBUG_HOURS_OPTION,
     DEBUG_RATE_OPTION,
@@ -59,6 +60,8 @@ def bill(
         None, "--budget", help="Red line in USD per million useful tokens, instead of the recipe's."
     ),
     enforce: bool = typer.Option(False, "--enforce", help="Exit with 3 where the bill is over the red line."),
+    traffic: float | None = TRAFFIC_OPTION,
+    peak: float = PEAK_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Say what every dollar of a run bought, under one price or several. With --json: one bill, a list of
@@ -67,6 +70,20 @@ def bill(
     requests = requests_given(models)
     red_line, tariff_at = _budget_given(budget), _tariff_given(tariff)
     records, many = _records(refs)
+    if all_loads(records, "bill"):
+        asked = {
+            "--price": models,
+            "--tariff": tariff,
+            "--estimate-energy": estimate_energy,
+            "--one-off": one_off or debug_hours,
+            "--study": study,
+            "--budget": budget,
+            "--enforce": enforce,
+        }
+        print_load_bills(records, price, traffic_asked(traffic, peak), asked, as_json=as_json)
+        return
+    if traffic is not None or peak != 1.0:
+        raise InputError("--traffic and --peak are for loads on a server: this run trained a model")
     once = one_off_asked(one_off, debug_hours, usd_per_debug_hour, over or len(records))
     if over is not None and once is None:
         raise InputError(

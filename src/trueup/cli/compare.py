@@ -10,6 +10,7 @@ import typer
 from trueup.schema import InputError
 
 from .garbage import uncollected
+from .load_bills import PEAK_OPTION, TRAFFIC_OPTION, traffic_asked
 from .output import JSON_OPTION, print_json, print_rich, say
 from .records import open_store, record_of
 
@@ -34,18 +35,27 @@ def compare(
         [],
         "--allow-difference",
         metavar="KEY",
-        help="Compare though this differs: data, tokenizer, loss_mask, sequence, model, evaluation.",
+        help="Compare though this differs: data, tokenizer, loss_mask, sequence, model, evaluation; of loads "
+        "arrivals, lengths, endpoint, limits.",
     ),
     at_perplexity: float | None = typer.Option(
         None, "--at-perplexity", help="What reaching this perplexity cost; default the worst final one."
     ),
+    traffic: float | None = TRAFFIC_OPTION,
+    peak: float = PEAK_OPTION,
     out: Path | None = typer.Option(None, "-o", "--output", help="Also write one page with the picture."),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Say which of several groups of runs is cheaper, by how much, and how sure that is."""
     from trueup.analysis.compare import compare as compared
 
-    found = compared(groups_of(selections), by=by, allowed=allow_difference, at_perplexity=at_perplexity)
+    groups = groups_of(selections)
+    asked = traffic_asked(traffic, peak)
+    if asked is not None:
+        from trueup.analysis.load_compare import with_monthly
+
+        groups = with_monthly(groups, asked)
+    found = compared(groups, by=by, allowed=allow_difference, at_perplexity=at_perplexity)
     if out is not None:
         from trueup.report.compare_page import comparison_page
         from trueup.report.html import write

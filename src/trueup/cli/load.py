@@ -6,13 +6,9 @@ from pathlib import Path
 
 import typer
 
+from .load_bills import PEAK_OPTION, TRAFFIC_OPTION
 from .output import JSON_OPTION, print_json, print_rich, say
 from .records import PRICE_OPTION, PRICE_SOURCE_OPTION
-
-TRAFFIC_OPTION = typer.Option(
-    None, "--traffic", help="Requests a day like the load's: what they need and cost a month."
-)
-PEAK_OPTION = typer.Option(1.0, "--peak", help="With --traffic: the busiest rate over the mean.")
 
 
 def load(

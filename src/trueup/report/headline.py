@@ -26,9 +26,11 @@ def dig(tree: Mapping[str, Any], *keys: str) -> Any:
 
 
 def model_text(header: RunHeader) -> str:
-    """SmolLM2-135M, LoRA r16."""
-    path = clean(dig(header.recipe, "model", "path") or "model not recorded")
-    return f"{path.rstrip('/').rsplit('/', 1)[-1]}, {tuning_text(header)}"
+    """SmolLM2-135M, LoRA r16; of a load SmolLM2-135M at http://127.0.0.1:8000."""
+    path = clean(dig(header.recipe, "model", "path") or "model not recorded").rstrip("/").rsplit("/", 1)[-1]
+    if header.kind == "load":
+        return f"{path} at {clean(dig(header.recipe, 'server', 'address') or 'an address not recorded')}"
+    return f"{path}, {tuning_text(header)}"
 
 
 def tuning_text(header: RunHeader) -> str:
@@ -39,7 +41,10 @@ def tuning_text(header: RunHeader) -> str:
 
 
 def device_text(header: RunHeader) -> str:
-    """The device the run chose: cpu, 2 threads."""
+    """The device the run chose: cpu, 2 threads; of a load what the server runs on, where that is known."""
+    if header.kind == "load":
+        device = dig(header.environment, "device", "name")
+        return clean(dig(header.recipe, "platform", "instance") or device or "machine not recorded")
     chosen = dig(header.choices, "device", "value") or dig(header.recipe, "platform", "device")
     cores = dig(header.choices, "threads", "value")
     if chosen == "cpu" and cores:
@@ -48,7 +53,13 @@ def device_text(header: RunHeader) -> str:
 
 
 def steps_text(record: RunRecord) -> str:
-    """Those that stand: what was done again counts once, what was given up or left out not at all."""
+    """Those that stand: what was done again counts once, what was given up or left out not at all; of a
+    load its requests."""
+    if record.kind == "load":
+        asked = record.measurements.get("requests_count")
+        return (
+            "requests not counted" if asked is None or asked.value is None else f"{asked.value:,.0f} requests"
+        )
     count = len(steps_of(record)[0])
     return "no steps" if count == 0 else "1 step" if count == 1 else f"{count:,} steps"
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .views import BillView, BudgetView, LineView, PriceView, SummaryView
 
 BAR_CELLS = 20
+USEFUL_LINES = ("useful_compute", "compute", "answering")
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _STATE_STYLES = {
     "finished": "green",
@@ -55,7 +56,7 @@ def bill_text(bill: BillView, record: RunRecord | None = None) -> RenderableType
     """
     parts: list[RenderableType] = [
         _bill_title(bill, record),
-        *_why_it_ended(record),
+        *why_it_ended(record),
         _bill_price(bill),
         Text(),
         waterfall(bill.lines, bill.wall_s, bill.total_usd),
@@ -69,7 +70,7 @@ def bill_text(bill: BillView, record: RunRecord | None = None) -> RenderableType
     return Group(*parts)
 
 
-def _why_it_ended(record: RunRecord | None) -> list[Text]:
+def why_it_ended(record: RunRecord | None) -> list[Text]:
     """The reason, where a run did not finish: without it its bill is a riddle."""
     if record is None or record.header.state == "finished" or not record.header.reason:
         return []
@@ -82,7 +83,7 @@ def runs_table(summaries: Iterable[SummaryView]) -> RenderableType:
     if not rows:
         return Text("no runs yet: trueup train RECIPE makes one")
     table = _table(
-        "run", "name", "state", "started, UTC", "took", "model", "device", "useful tokens", "$ per million"
+        "run", "name", "state", "started, UTC", "took", "model", "device", "tokens", "$ per million"
     )
     for column in (0, 2, 3, 4):
         table.columns[column].no_wrap = True
@@ -90,7 +91,7 @@ def runs_table(summaries: Iterable[SummaryView]) -> RenderableType:
     for column in (4, 7, 8):
         table.columns[column].justify = "right"
     for row in rows:
-        cost = row.usd_per_million_useful_tokens
+        tokens, cost = _tokens_and_cost(row)
         table.add_row(
             Text(clean(row.id), style="bold"),
             Text(clean(row.name)),
@@ -99,10 +100,18 @@ def runs_table(summaries: Iterable[SummaryView]) -> RenderableType:
             Text(duration(row.wall_s) if row.wall_s is not None else "–"),
             Text(clean(row.model or "–")),
             Text(clean(row.device or "–")),
-            Text(number(row.useful_tokens) if row.useful_tokens is not None else "–"),
-            Text(dollars(cost) if cost is not None else "–"),
+            Text(tokens),
+            Text(cost),
         )
     return table
+
+
+def _tokens_and_cost(row: SummaryView) -> tuple[str, str]:
+    """Useful tokens of a training run, output tokens of a load; a dash for what is not known."""
+    tokens, usd, what = row.useful_tokens, row.usd_per_million_useful_tokens, "useful"
+    if tokens is None and row.output_tokens is not None:
+        tokens, usd, what = row.output_tokens, row.usd_per_million_output_tokens, "output"
+    return f"{number(tokens)} {what}" if tokens is not None else "–", dollars(usd) if usd is not None else "–"
 
 
 def run_text(record: RunRecord) -> RenderableType:
@@ -112,7 +121,7 @@ def run_text(record: RunRecord) -> RenderableType:
 
     from .predict import gap_text
 
-    parts: list[RenderableType] = [_title(record.header, headline.steps_text(record))]
+    parts: list[RenderableType] = [run_title(record)]
     if record.header.reason:
         parts.append(Text(clean(record.header.reason), style=_STATE_STYLES.get(record.header.state, "")))
     for title, table in (
@@ -124,7 +133,8 @@ def run_text(record: RunRecord) -> RenderableType:
     ):
         if table.row_count:
             parts += [Text(), Text(title, style="bold"), table]
-    parts += [Text(), Text("foretold and measured", style="bold"), gap_text(gap_of(record))]
+    if record.kind == "train":
+        parts += [Text(), Text("foretold and measured", style="bold"), gap_text(gap_of(record))]
     hidden = len(record.events) - _EVENTS_SHOWN
     if hidden > 0:
         parts.append(Text(f"  … and {hidden} more; --json has them all", style="dim"))
@@ -159,12 +169,14 @@ def bar(part: float, cells: int = BAR_CELLS) -> str:
 
 def _bill_title(bill: BillView, record: RunRecord | None) -> RenderableType:
     if record is not None:
-        return _title(record.header, headline.steps_text(record))
+        return run_title(record)
     left = Text.assemble((clean(bill.name), "bold"), f" · {clean(bill.run)}")
     return _TwoEnds(left, Text(duration(bill.wall_s)))
 
 
-def _title(header: RunHeader, steps: str) -> RenderableType:
+def run_title(record: RunRecord) -> RenderableType:
+    """What ran where on the left, how it ended on the right."""
+    header, steps = record.header, headline.steps_text(record)
     left = Text.assemble(
         (clean(header.name), "bold"),
         f" · {clean(header.id)} · {headline.model_text(header)} · {headline.device_text(header)}",
@@ -184,7 +196,7 @@ def _bill_price(bill: BillView) -> RenderableType:
         parts.append(Text(headline.ONLY_QUOTED, style="yellow"))
     if bill.budget is not None:
         parts.append(budget_line(bill.budget))
-    return Group(*parts, Text(f"price: {_price(bill.price)}", style="dim"))
+    return Group(*parts, Text(f"price: {price_words(bill.price)}", style="dim"))
 
 
 def budget_line(budget: BudgetView) -> Text:
@@ -202,7 +214,8 @@ def _steady(steady: Measurement) -> Text:
     return text
 
 
-def _price(price: PriceView) -> str:
+def price_words(price: PriceView) -> str:
+    """$0.0816 an hour, quoted: an example (as of 2026-06)."""
     as_of = f" (as of {clean(price.as_of)})" if price.as_of else ""
     return f"${number(price.usd_per_hour)} an hour, {clean(price.kind)}: {clean(price.source)}{as_of}"
 
@@ -220,7 +233,7 @@ def waterfall(lines: Sequence[LineView], wall_s: float, total_usd: float) -> Tab
     for line in lines:
         if line.seconds == 0 and line.usd == 0:
             continue
-        style = "green" if line.name in ("useful_compute", "compute") else "yellow"
+        style = "green" if line.name in USEFUL_LINES else "yellow"
         table.add_row(
             Text(f"  {line_label(line.name)}"),
             Text(f"{line.seconds:,.2f}"),

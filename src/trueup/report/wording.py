@@ -35,6 +35,8 @@ LINE_LABELS = {
     "record": "record",
     "other": "other",
     "one_off": "one-off work, spread over runs",
+    "answering": "answering requests",
+    "no_request": "no request in flight",
 }
 
 KIND_ORDER = ("measured", "derived", "quoted", "estimated", "predicted", "unavailable")

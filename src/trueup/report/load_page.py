@@ -1,0 +1,96 @@
+"""Load runs as one self-contained page: what tokens cost, latencies with their formulas, the month's bill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trueup.analysis.load_limits import limits_of
+from trueup.analysis.load_names import FORMULAS, LOAD_NAMES
+from trueup.schema import InputError, Measurement, RunRecord
+
+from . import wording
+from .html import environment
+from .load import LATENCIES, STATISTICS
+from .load_words import (
+    COSTS,
+    MEMORY,
+    cost_words,
+    month_words,
+    requests_words,
+    server_words,
+    tokens_words,
+)
+from .terminal import price_words
+
+if TYPE_CHECKING:
+    from trueup.analysis.load_bill import LoadBill
+
+Figures = Sequence[tuple[str, Measurement]]
+
+
+@dataclass(frozen=True)
+class LatencyRow:
+    label: str
+    figures: Figures  # p50, p90, p99, max, mean
+    n: int | None
+    formula: str
+
+
+@dataclass(frozen=True)
+class LoadView:
+    """One load as the template sees it."""
+
+    anchor: str
+    record: RunRecord
+    bill: LoadBill | None
+    costs: Sequence[str]
+    price: str
+    month: Sequence[str]
+    latencies: Sequence[LatencyRow]
+    said: Sequence[str]
+    memory: Figures
+    figures: Figures
+    recipe: Sequence[tuple[str, str]]
+    environment: Sequence[tuple[str, str]]
+
+
+def load_page(records: Sequence[RunRecord], bills: Mapping[str, LoadBill | None]) -> str:
+    """The page for these loads, in the order given; of one without a bill it says how to have one."""
+    if not records:
+        raise InputError("no run to report on: name at least one run")
+    loads = [
+        _view(f"load-{number}", record, bills.get(record.id)) for number, record in enumerate(records, 1)
+    ]
+    names = ", ".join(dict.fromkeys(wording.clean(record.name) for record in records))
+    page = environment()
+    page.globals["meaning"] = {name: facts.meaning for name, facts in LOAD_NAMES.items()}
+    return page.get_template("load.html").render(loads=loads, title=names)
+
+
+def _view(anchor: str, record: RunRecord, bill: LoadBill | None) -> LoadView:
+    found = record.measurements
+    limits = limits_of(record.header)
+    return LoadView(
+        anchor=anchor,
+        record=record,
+        bill=bill,
+        costs=[cost_words(name, bill.costs[name]) for name in COSTS] if bill else [],
+        price=price_words(bill.price) if bill else "",
+        month=list(month_words(bill.monthly)) if bill and bill.monthly else [],
+        latencies=[row for key, label in LATENCIES.items() if (row := _latency(found, key, label))],
+        said=[*requests_words(found, limits), *tokens_words(found), *server_words(found)],
+        memory=[(name, one) for name, one in found.items() if MEMORY.fullmatch(name)],
+        figures=list(found.items()),
+        recipe=list(wording.flat(record.header.recipe)),
+        environment=list(wording.flat(record.header.environment)),
+    )
+
+
+def _latency(found: Mapping[str, Measurement], key: str, label: str) -> LatencyRow | None:
+    figures = [(name, found[name]) for name in (f"{key}_{one}" for one in STATISTICS) if name in found]
+    if len(figures) < len(STATISTICS):
+        return None
+    first = figures[0][1]
+    return LatencyRow(label, figures, first.n, first.method or FORMULAS[key])
