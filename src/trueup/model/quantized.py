@@ -44,7 +44,8 @@ class QuantizedWeight:
     def stored_bytes(self) -> int:
         """On disk and, packed, in memory: values and scales."""
         outputs, inputs = self.values_OI.shape
-        return outputs * ((inputs * BITS[self.scheme] + 31) // 32 * 4) + 4 * self.scales_OG.numel()
+        row = inputs if self.scheme == "fp8" else (inputs * BITS[self.scheme] + 31) // 32 * 4
+        return outputs * row + 4 * self.scales_OG.numel()
 
 
 def dequantise(weight: QuantizedWeight, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -89,7 +89,6 @@ class QuantizationFacts(Frozen):
     calibration: CalibrationFacts | None = None
     ranges: tuple[RangeCheck, ...] = ()
     errors: tuple[LayerError, ...] = ()
-    notes: tuple[str, ...] = ()
 
     @property
     def bytes_before(self) -> int:
