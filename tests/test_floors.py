@@ -43,7 +43,7 @@ ALLOWED = {
 }
 ENTRANCES = {"__init__": {"api"}, "__main__": {"cli"}}
 HEAVY = {"torch", "transformers", "peft"}
-NEVER_IN_LIGHT_COMMANDS = HEAVY | {"pyarrow", "scipy", "matplotlib", "numpy"}
+NEVER_IN_LIGHT_COMMANDS = HEAVY | {"pyarrow", "scipy", "numpy"}
 WITHOUT_TORCH = {
     *("schema", "files", "cache", "checkpoint", "recipe", "catalog", "store", "analysis", "report"),
     *("home", "api"),

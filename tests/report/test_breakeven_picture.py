@@ -23,15 +23,15 @@ def moved(a: list[float], b: list[float], one_off: float, label: str = "here") -
 
 def drawn(svg: str, name: str) -> list[Point]:
     """The points of a line, in the picture's own units."""
-    path = re.search(rf'<g id="breakeven-{name}">.*?<path d="([^"]+)"', svg, re.DOTALL)
+    path = re.search(rf'<path id="breakeven-{name}" d="([^"]+)"', svg)
     assert path is not None, name
     return [(float(x), float(y)) for x, y in re.findall(r"[ML] (\S+) (\S+)", path[1])]
 
 
 def marked(svg: str) -> Point:
-    use = re.search(r'<g id="breakeven-crossing">.*?<use [^>]*x="(\S+)" y="(\S+)"', svg, re.DOTALL)
-    assert use is not None
-    return float(use[1]), float(use[2])
+    mark = re.search(r'<g id="breakeven-crossing"[^>]*><circle cx="(\S+)" cy="(\S+)"', svg)
+    assert mark is not None
+    return float(mark[1]), float(mark[2])
 
 
 def crossing(one: list[Point], other: list[Point]) -> Point:

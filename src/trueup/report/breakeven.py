@@ -82,32 +82,20 @@ def picture(found: BreakEven, prefix: str = "breakeven") -> str:
 
     lines = cost_lines(found)
     currency = found.one_off.unit
-    with Canvas(prefix) as canvas:
-        axes = canvas.axes
-        if found.runs.ci is not None:
-            low, high = found.runs.ci
-            if low < lines.runs[1]:
-                axes.axvspan(low, min(high, lines.runs[1]), color=SOFT, linewidth=0, label="95% interval")
-        axes.plot(lines.runs, lines.stay, color=MUTED, label=f"stay at {_short(found.a)}", gid=STAY)
-        axes.plot(lines.runs, lines.move, color=ACCENT, label=f"move to {_short(found.b)}", gid=MOVE)
-        crossing = lines.crossing
-        if crossing is not None:
-            axes.plot(
-                *([part] for part in crossing),
-                color=INK,
-                marker="o",
-                markersize=6,
-                linestyle="none",
-                label=f"equal after {number(crossing[0])} runs",
-                gid=CROSSING,
-            )
-        axes.set_xlim(*lines.runs)
-        axes.set_ylim(0, max(*lines.stay, *lines.move) * 1.05 or 1.0)
-        axes.set_xlabel("full runs", fontsize=10.5)
-        unit = "$" if currency == "USD" else currency
-        axes.set_title(f"cost so far, {unit}", fontsize=10.5, color=MUTED, pad=8)
-        canvas.legend(columns=2)
-        return canvas.svg(verdict_text(found))
+    canvas = Canvas(prefix)
+    if found.runs.ci is not None and found.runs.ci[0] < lines.runs[1]:
+        canvas.span(*found.runs.ci, SOFT, label="95% interval")
+    canvas.line(lines.runs, lines.stay, MUTED, label=f"stay at {_short(found.a)}", name=STAY)
+    canvas.line(lines.runs, lines.move, ACCENT, label=f"move to {_short(found.b)}", name=MOVE)
+    if lines.crossing is not None:
+        runs, cost = lines.crossing
+        equal = f"equal after {number(runs)} runs"
+        canvas.marks([runs], [cost], INK, size=6, label=equal, name=CROSSING)
+    canvas.x.low, canvas.x.high = lines.runs
+    canvas.y.low, canvas.y.high = 0.0, max(*lines.stay, *lines.move) * 1.05 or 1.0
+    canvas.x_name = "full runs"
+    canvas.y_name = f"cost so far, {'$' if currency == 'USD' else currency}"
+    return canvas.svg(verdict_text(found))
 
 
 def _short(label: str, most: int = 20) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,14 +12,14 @@ from trueup.analysis.compare_findings import NO_VERDICT, UNDECIDED
 
 from .compare import group_line, ratio_text, value_text, verdict_text
 from .html import Plot, environment
-from .svg import ACCENT, INK, MUTED, PAPER, SOFT, Canvas
+from .svg import ACCENT, MUTED, PAPER, SOFT, Canvas
 from .wording import clean, duration, number
 
 if TYPE_CHECKING:
     from trueup.analysis.compare import Comparison
     from trueup.analysis.compare_front import Point
 
-_SMALLEST, _LARGEST = 60.0, 700.0  # areas of the circles, in square points
+_SMALLEST, _LARGEST = 60.0, 700.0  # areas of the squares around the circles, in square units
 _NAME_CHARACTERS = 24
 
 
@@ -53,34 +54,24 @@ def pareto(points: Sequence[Point]) -> str | None:
     front = sorted(
         (point for point in points if not point.behind), key=lambda one: one.usd_per_million_useful_tokens
     )
-    with Canvas("pareto") as canvas:
-        axes = canvas.axes
-        axes.plot(
-            [one.usd_per_million_useful_tokens for one in front],
-            [one.perplexity for one in front],
-            color=SOFT,
-            linewidth=3,
-            zorder=1,
-        )
-        for one in points:
-            area = _SMALLEST + (_LARGEST - _SMALLEST) * one.wall_s / longest
-            x, y = one.usd_per_million_useful_tokens, one.perplexity
-            filled = PAPER if one.behind else ACCENT
-            edge = MUTED if one.behind else ACCENT
-            axes.scatter([x], [y], s=area, facecolor=filled, edgecolor=edge, linewidth=1.4, zorder=2)
-            axes.annotate(
-                f"{clean(one.group)[:_NAME_CHARACTERS]}, {duration(one.wall_s)}",
-                (x, y),
-                xytext=(0, 4 + area**0.5 / 2),
-                textcoords="offset points",
-                ha="center",
-                color=INK,
-                fontsize=10.5,
-            )
-        axes.margins(x=0.25, y=0.35)
-        axes.set_xlabel("dollars per million useful tokens, all in", fontsize=10.5)
-        axes.set_title("held-out perplexity, best", fontsize=10.5, color=MUTED, pad=8)
-        return canvas.svg(_in_words(points))
+    canvas = Canvas("pareto", x_margin=0.25, y_margin=0.35)
+    canvas.line(
+        [one.usd_per_million_useful_tokens for one in front],
+        [one.perplexity for one in front],
+        SOFT,
+        width=3,
+    )
+    sizes = [math.sqrt(_SMALLEST + (_LARGEST - _SMALLEST) * one.wall_s / longest) for one in points]
+    for one, across in zip(points, sizes, strict=True):
+        colour, fill = (MUTED, PAPER) if one.behind else (ACCENT, ACCENT)
+        x, y = one.usd_per_million_useful_tokens, one.perplexity
+        canvas.marks([x], [y], colour, size=across, fill=fill, width=1.4)
+    for one, across in zip(points, sizes, strict=True):  # over all circles
+        text = f"{clean(one.group)[:_NAME_CHARACTERS]}, {duration(one.wall_s)}"
+        canvas.words(one.usd_per_million_useful_tokens, one.perplexity, text, rise=4 + across / 2)
+    canvas.x_name = "dollars per million useful tokens, all in"
+    canvas.y_name = "held-out perplexity, best"
+    return canvas.svg(_in_words(points))
 
 
 def _in_words(points: Sequence[Point]) -> str:

@@ -182,7 +182,7 @@ def _plots(record: RunRecord, anchor: str) -> Iterable[Plot]:
         if svg is not None and draw is plots.step_time:
             note = headline.steady_text(record.header) or note
         if svg is not None:
-            # The SVG is ours; text from data in it is escaped where it is made (svg.themed, matplotlib).
+            # The SVG is ours; text from data in it is escaped where it is made (svg.py).
             yield Plot(title, note, Markup(svg))
 
 

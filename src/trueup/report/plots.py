@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from .svg import ACCENT, GRID, INK, MUTED, PAPER, SOFT, WARN, Canvas
+from .svg import ACCENT, GRID, INK, MUTED, PAPER, SHAPES, SOFT, WARN, Canvas
 from .wording import duration, number, quantity, words
 
 if TYPE_CHECKING:
-    import numpy as np
-    from matplotlib.axes import Axes
-    from numpy.typing import NDArray
-
     from trueup.schema import Evaluation, RunRecord, Sample, Step
-
-    Floats = NDArray[np.float64]
 
 MOST_POINTS = 1000  # more points than this are binned: no screen shows them apart
 _BINS = 240
-_MARKS = ("D", "s", "^", "v", "P", "X", "o")
 _LABEL_CHARACTERS = 24
 _DOTS_UP_TO = 120
 _LOG_FROM = 12  # a slowest step this many times the median needs a logarithmic axis
@@ -32,33 +26,21 @@ def loss(record: RunRecord, prefix: str) -> str | None:
     held_out = [e for e in record.evaluations if math.isfinite(e.loss)]
     if not steps and not held_out:
         return None
-    with Canvas(f"{prefix}-loss") as canvas:
-        axes = canvas.axes
-        if steps:
-            x, low, middle, high = binned(*zip(*steps, strict=True))
-            if len(steps) > MOST_POINTS:
-                axes.fill_between(x, low, high, color=SOFT, linewidth=0)
-            axes.plot(x, middle, color=MUTED, linewidth=1.1, label="training")
-        if held_out:
-            x_eval, y_eval = [e.step for e in held_out], [e.loss for e in held_out]
-            axes.plot(x_eval, y_eval, color=ACCENT, marker="o", markersize=4.5, label="evaluation")
-        for best in [e for e in held_out if e.best][-1:]:
-            axes.plot(
-                [best.step],
-                [best.loss],
-                label="best",
-                color=ACCENT,
-                linestyle="none",
-                marker="o",
-                markersize=11,
-                markerfacecolor="none",
-                markeredgewidth=1.4,
-            )
-        numbers = [step for step, _ in steps] + [e.step for e in held_out]
-        _steps_axis(axes, min(numbers), max(numbers))
-        _label(axes, "step", "loss, nats per token")
-        canvas.legend()
-        return canvas.svg(_loss_words(steps, held_out))
+    canvas = Canvas(f"{prefix}-loss")
+    if steps:
+        x, low, middle, high = binned(*zip(*steps, strict=True))
+        if len(steps) > MOST_POINTS:
+            canvas.between(x, low, high, SOFT)
+        canvas.line(x, middle, MUTED, width=1.1, label="training")
+    if held_out:
+        x_eval, y_eval = [float(e.step) for e in held_out], [e.loss for e in held_out]
+        canvas.line(x_eval, y_eval, ACCENT, dots=4.5, label="evaluation")
+    for best in [e for e in held_out if e.best][-1:]:
+        canvas.marks([best.step], [best.loss], ACCENT, size=11, fill="none", width=1.4, label="best")
+    numbers = [step for step, _ in steps] + [e.step for e in held_out]
+    _steps_axis(canvas, min(numbers), max(numbers))
+    canvas.y_name = "loss, nats per token"
+    return canvas.svg(_loss_words(steps, held_out))
 
 
 def step_time(record: RunRecord, prefix: str) -> str | None:
@@ -66,51 +48,29 @@ def step_time(record: RunRecord, prefix: str) -> str | None:
     steps = [s for s in record.steps if math.isfinite(s.step_s)]
     if not steps:
         return None
-    with Canvas(f"{prefix}-steptime") as canvas:
-        axes = canvas.axes
-        span = steady_steps(record)
-        if span is not None:
-            axes.axvspan(span[0] - 0.5, span[1] + 0.5, color=SOFT, linewidth=0, label="steady part")
-        x, low, middle, high = binned([s.step for s in steps], [s.step_s for s in steps])
-        if len(steps) > MOST_POINTS:
-            axes.fill_between(x, low, high, color=GRID, linewidth=0)
-        marker = "o" if len(steps) <= _DOTS_UP_TO else ""
-        axes.plot(x, middle, color=ACCENT, linewidth=1.1, marker=marker, markersize=2.6)
-        for mark, (label, marked) in zip(_MARKS, by_label(steps).items(), strict=False):
-            axes.plot(
-                [s.step for s in marked],
-                [s.step_s for s in marked],
-                label=words(label),
-                color=INK,
-                linestyle="none",
-                marker=mark,
-                markersize=5.5,
-                markerfacecolor=PAPER,
-            )
-        if max(high) > _LOG_FROM * sorted(middle)[len(middle) // 2] > 0:
-            _log_seconds(axes)
-        else:
-            axes.set_ylim(0, 1.1 * max(high) or 1.0)
-        _steps_axis(axes, steps[0].step, steps[-1].step)
-        _label(axes, "step", "seconds")
-        canvas.legend(columns=3)
-        median = sorted(s.step_s for s in steps)[len(steps) // 2]
-        slowest = max(steps, key=lambda s: s.step_s)
-        return canvas.svg(
-            f"Step time over {len(steps):,} steps: median {duration(median)}, "
-            f"slowest {duration(slowest.step_s)} at step {slowest.step}."
-        )
-
-
-def _log_seconds(axes: Axes) -> None:
-    """A logarithmic axis with plain numbers: matplotlib's own labels are powers in its mathematical markup,
-    which is off here."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    canvas = Canvas(f"{prefix}-steptime")
+    span = steady_steps(record)
+    if span is not None:
+        canvas.span(span[0] - 0.5, span[1] + 0.5, SOFT, label="steady part")
+    x, low, middle, high = binned([s.step for s in steps], [s.step_s for s in steps])
+    if len(steps) > MOST_POINTS:
+        canvas.between(x, low, high, GRID)
+    canvas.line(x, middle, ACCENT, width=1.1, dots=2.6 if len(steps) <= _DOTS_UP_TO else None)
+    for shape, (label, marked) in zip(SHAPES, by_label(steps).items(), strict=False):
+        at, seconds = [float(s.step) for s in marked], [s.step_s for s in marked]
+        canvas.marks(at, seconds, INK, shape=shape, size=5.5, fill=PAPER, label=words(label))
+    if max(high) > _LOG_FROM * sorted(middle)[len(middle) // 2] > 0:
+        canvas.y.log = True
+    else:
+        canvas.y.low, canvas.y.high = 0.0, 1.1 * max(high) or 1.0
+    _steps_axis(canvas, steps[0].step, steps[-1].step)
+    canvas.y_name = "seconds"
+    median = sorted(s.step_s for s in steps)[len(steps) // 2]
+    slowest = max(steps, key=lambda s: s.step_s)
+    return canvas.svg(
+        f"Step time over {len(steps):,} steps: median {duration(median)}, "
+        f"slowest {duration(slowest.step_s)} at step {slowest.step}."
+    )
 
 
 def lengths(record: RunRecord, prefix: str) -> str | None:
@@ -125,19 +85,18 @@ def histogram_of_lengths(histogram: Sequence[Sequence[int]], prefix: str) -> str
     side by side and carry their edges."""
     if not histogram:
         return None
-    with Canvas(f"{prefix}-lengths") as canvas:
-        axes = canvas.axes
-        places = range(len(histogram))
-        axes.bar(places, [count for _, _, count in histogram], color=ACCENT, width=0.86)
-        every = max(1, math.ceil(len(histogram) / 9))
-        axes.set_xticks([p - 0.5 for p in places][::every], [number(low) for low, _, _ in histogram][::every])
-        _label(axes, "tokens in an example, from", "examples")
-        total = sum(count for _, _, count in histogram)
-        widest = max(histogram, key=lambda part: part[2])
-        return canvas.svg(
-            f"Lengths of {total:,} records, from {histogram[0][0]:,} to {histogram[-1][1] - 1:,} tokens; "
-            f"most have {widest[0]:,} to {widest[1] - 1:,}."
-        )
+    canvas = Canvas(f"{prefix}-lengths")
+    canvas.bars([count for _, _, count in histogram], ACCENT)
+    every = max(1, math.ceil(len(histogram) / 9))
+    edges = [(place - 0.5, number(low)) for place, (low, _, _) in enumerate(histogram)]
+    canvas.x.named = tuple(edges[::every])
+    canvas.x_name, canvas.y_name = "tokens in an example, from", "examples"
+    total = sum(count for _, _, count in histogram)
+    widest = max(histogram, key=lambda part: part[2])
+    return canvas.svg(
+        f"Lengths of {total:,} records, from {histogram[0][0]:,} to {histogram[-1][1] - 1:,} tokens; "
+        f"most have {widest[0]:,} to {widest[1] - 1:,}."
+    )
 
 
 def memory(record: RunRecord, prefix: str) -> str | None:
@@ -176,7 +135,7 @@ def by_label(steps: Sequence[Step]) -> dict[str, list[Step]]:
     found: dict[str, list[Step]] = {}
     for step in steps:
         for label in (label[:_LABEL_CHARACTERS] for label in step.labels):
-            known = label in found or len(found) < len(_MARKS) - 1
+            known = label in found or len(found) < len(SHAPES) - 1
             found.setdefault(label if known else "other", []).append(step)
     return found
 
@@ -190,19 +149,19 @@ def steady_steps(record: RunRecord) -> tuple[float, float] | None:
     return None
 
 
-def binned(x: Sequence[float], y: Sequence[float]) -> tuple[Floats, Floats, Floats, Floats]:
-    """(x, low, mean, high): as they are up to `MOST_POINTS` points, else of bins of equal count."""
-    import numpy as np
+Floats = Sequence[float]
 
-    xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if len(xs) <= MOST_POINTS:
-        return xs, ys, ys, ys
-    edges = np.linspace(0, len(xs), _BINS + 1).astype(np.int64)
-    low = np.minimum.reduceat(ys, edges[:-1])
-    high = np.maximum.reduceat(ys, edges[:-1])
-    sizes = np.diff(edges)
-    mean = np.add.reduceat(ys, edges[:-1]) / sizes
-    return np.add.reduceat(xs, edges[:-1]) / sizes, low, mean, high
+
+def binned(x: Floats, y: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    """(x, low, mean, high): as they are up to `MOST_POINTS` points, else of bins of equal count."""
+    if len(x) <= MOST_POINTS:
+        return x, y, y, y
+    edges = [len(x) * n // _BINS for n in range(_BINS + 1)]
+    bins = list(pairwise(edges))
+    parts = [y[start:end] for start, end in bins]
+    middle = [math.fsum(x[start:end]) / (end - start) for start, end in bins]
+    mean = [math.fsum(part) / len(part) for part in parts]
+    return middle, [min(part) for part in parts], mean, [max(part) for part in parts]
 
 
 def _series(samples: Sequence[Sample], sensor: str, unit: float = 1.0) -> list[tuple[float, float]]:
@@ -223,37 +182,28 @@ def _over_time(
     end = max(points[-1][0] for points in drawn.values())
     scale, time_unit = (60.0, "minutes") if end < 3 * 3600 else (3600.0, "hours")
     said = []
-    with Canvas(name) as canvas:
-        axes = canvas.axes
-        for colour, dash, (label, points) in zip(
-            (ACCENT, MUTED, WARN, MUTED), ("-", "-", "-", ":"), drawn.items(), strict=False
-        ):
-            x, low, mean, high = binned([at / scale for at, _ in points], [value for _, value in points])
-            if len(points) > MOST_POINTS:
-                axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0)
-            axes.plot(x, mean, color=colour, linewidth=1.4, linestyle=dash, label=label)
-            said.append(f"{label} at most {peak_text(max(value for _, value in points))}")
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(left=0)
-        _label(axes, f"{time_unit} since the start", unit)
-        canvas.legend()
-        return canvas.svg(f"Over {duration(end)}: {'; '.join(said)}.")
+    canvas = Canvas(name)
+    for colour, dotted, (label, points) in zip(
+        (ACCENT, MUTED, WARN, MUTED), (False, False, False, True), drawn.items(), strict=False
+    ):
+        x, low, mean, high = binned([at / scale for at, _ in points], [value for _, value in points])
+        if len(points) > MOST_POINTS:
+            canvas.between(x, low, high, colour, opacity=0.16)
+        canvas.line(x, mean, colour, width=1.4, dotted=dotted, label=label)
+        said.append(f"{label} at most {peak_text(max(value for _, value in points))}")
+    canvas.y.hold((0.0,))
+    canvas.y.low = min(0.0, *(value for points in drawn.values() for _, value in points))
+    canvas.x.low = 0.0
+    canvas.x_name, canvas.y_name = f"{time_unit} since the start", unit
+    return canvas.svg(f"Over {duration(end)}: {'; '.join(said)}.")
 
 
-def _label(axes: Any, x: str, y: str) -> None:
-    """The vertical axis is named above its numbers, level, where a phone's reader sees it."""
-    axes.set_xlabel(x, fontsize=10.5)
-    axes.set_title(y, fontsize=10.5, color=MUTED, pad=8)
-    axes.margins(x=0.02)
-
-
-def _steps_axis(axes: Any, first: int, last: int) -> None:
+def _steps_axis(canvas: Canvas, first: int, last: int) -> None:
     """Whole steps only, and room for at least a few where there is just one."""
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     pad = max(0.6, 0.02 * (last - first))
-    axes.set_xlim(first - pad, max(last, first + 4) + pad)
+    canvas.x.low, canvas.x.high = first - pad, max(last, first + 4) + pad
+    canvas.x.whole = True
+    canvas.x_name = "step"
 
 
 def _loss_words(steps: Sequence[tuple[int, float]], held_out: Sequence[Evaluation]) -> str:

@@ -1,141 +1,297 @@
-"""A matplotlib figure as SVG that belongs to the page: its fonts, its colours in light and dark, its own ids.
+"""A plot drawn as SVG that belongs to the page: its fonts, its colours in light and dark, no ids but its own.
 
-matplotlib writes fixed colours and fonts and generic ids. Here plots are drawn in sentinel colours, which
-become CSS variables; fonts are left to the page; and every id gets a prefix, because several plots in one
-document would otherwise share clip paths and markers.
+Marks are kept in the data's units until `Canvas.svg`, which knows the limits by then. User units are those of
+the `viewBox`. How wide a text will be is estimated: the reader's browser chooses the font.
 """
 
 from __future__ import annotations
 
-import io
-import re
-import warnings
-from typing import TYPE_CHECKING, Any
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from markupsafe import escape
 
-# Sentinels: colours that nothing else in a plot has. Each becomes the CSS variable of the same name.
+from .axis import Axis
+from .wording import clean
+
+# The style sheet's variables.
 INK, MUTED, GRID, ACCENT, SOFT, WARN, PAPER = (
-    "#010203",
-    "#010204",
-    "#010205",
-    "#010206",
-    "#010207",
-    "#010208",
-    "#010209",
+    f"var(--{name})" for name in ("ink", "muted", "line", "accent", "soft", "warn", "paper")
 )
-_VARIABLES = {
-    INK: "ink",
-    MUTED: "muted",
-    GRID: "line",
-    ACCENT: "accent",
-    SOFT: "soft",
-    WARN: "warn",
-    PAPER: "paper",
-}
 
 WIDTH, HEIGHT = 400, 228  # in user units; text of 11 stays legible from a phone's width to half a desktop's
+TEXT, NAME = 11.0, 10.5  # sizes: of ticks, and of names of axes and series
+_EDGE, _GAP = 3.0, 5.0
+_ROW = 15.0  # of a legend
+_SAMPLE = 16.0  # width of what a legend shows before a name
+_TICK = 3.0
+_MOST_X, _Y_ROOM = 8, 19.0  # ticks: at most so many across, and one in so many units upwards
 
-_STYLE: dict[str, Any] = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,  # a label from data may hold a dollar sign
-    "text.usetex": False,
-    "font.family": "DejaVu Sans",
-    "font.size": 11,
-    "text.color": INK,
-    "axes.edgecolor": GRID,
-    "axes.facecolor": "none",
-    "axes.labelcolor": MUTED,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "xtick.color": GRID,
-    "ytick.color": GRID,
-    "xtick.labelcolor": MUTED,
-    "ytick.labelcolor": MUTED,
-    "ytick.major.size": 0,
-    "ytick.minor.size": 0,
-    "xtick.major.size": 3,
-    "lines.linewidth": 1.6,
-    "lines.solid_capstyle": "round",
-    "path.simplify": True,
-    "legend.frameon": False,
-    "legend.fontsize": 10.5,
-    "legend.labelcolor": MUTED,
-    "legend.handlelength": 1.4,
-    "legend.borderaxespad": 0.0,
-    "legend.columnspacing": 1.4,
-    "legend.handletextpad": 0.5,
+# Corners of polygons that look as large as a circle of radius 1.
+_CORNERS: dict[str, tuple[tuple[float, float], ...]] = {
+    "diamond": ((0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0)),
+    "square": ((-0.95, -0.95), (0.95, -0.95), (0.95, 0.95), (-0.95, 0.95)),
+    "up": ((0, -1.15), (1.15, 0.95), (-1.15, 0.95)),
+    "down": ((0, 1.15), (1.15, -0.95), (-1.15, -0.95)),
+    "plus": (
+        *((-0.35, -1), (0.35, -1), (0.35, -0.35), (1, -0.35), (1, 0.35), (0.35, 0.35)),
+        *((0.35, 1), (-0.35, 1), (-0.35, 0.35), (-1, 0.35), (-1, -0.35), (-0.35, -0.35)),
+    ),
+    "cross": (
+        *((-1, -0.5), (-0.5, -1), (0, -0.5), (0.5, -1), (1, -0.5), (0.5, 0)),
+        *((1, 0.5), (0.5, 1), (0, 0.5), (-0.5, 1), (-1, 0.5), (-0.5, 0)),
+    ),
 }
+SHAPES = (*_CORNERS, "circle")
+
+
+class _Box(NamedTuple):
+    """Where the data is drawn, in user units, and how to get there."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+    across: Callable[[float], float]
+    upwards: Callable[[float], float]
+
+    def x(self, value: float) -> float:
+        return self.left + self.across(value) * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        return self.bottom - self.upwards(value) * (self.bottom - self.top)
+
+
+Drawn = Callable[[_Box], str]
 
 
 class Canvas:
-    """One plot being drawn: a figure with one pair of axes. A context, so that the style is this plot's."""
+    """One plot. `x` and `y` make room for what is drawn by themselves; the first drawn lies below."""
 
-    def __init__(self, name: str) -> None:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-
+    def __init__(self, name: str, *, x_margin: float = 0.02, y_margin: float = 0.05) -> None:
         self.name = name
-        style: Any = {**_STYLE, "svg.hashsalt": name}  # Any: the stubs list every parameter by name
-        self._context = mpl.rc_context(style)
-        self._figure_class: type[Figure] = Figure
-        self.figure: Figure
-        self.axes: Axes
+        self.x, self.y = Axis(x_margin), Axis(y_margin)
+        self.x_name = self.y_name = ""
+        self._below: list[Drawn] = []  # below the grid
+        self._above: list[Drawn] = []
+        self._legend: list[tuple[str, str]] = []  # text, and the sample before it, around (0, 0)
 
-    def __enter__(self) -> Canvas:
-        self._context.__enter__()
-        self.figure = self._figure_class(figsize=(WIDTH / 72, HEIGHT / 72), layout="constrained")
-        self.figure.patch.set_alpha(0)
-        self.axes = self.figure.add_subplot()
-        return self
+    def line(
+        self,
+        x: Sequence[float],
+        y: Sequence[float],
+        colour: str,
+        *,
+        width: float = 1.6,
+        dotted: bool = False,
+        dots: float | None = None,
+        label: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        """`dots`: the size of one at each point. `name` becomes the element's id, after the plot's own."""
+        self.x.hold(x)
+        self.y.hold(y)
+        style = f'fill="none" stroke="{colour}" stroke-width="{width:g}"'
+        style += ' stroke-dasharray="2 3"' if dotted else ""
 
-    def __exit__(self, *failure: Any) -> None:
-        self._context.__exit__(*failure)
+        def drawn(box: _Box) -> str:
+            points = " L ".join(f"{box.x(a):.2f} {box.y(b):.2f}" for a, b in zip(x, y, strict=True))
+            return f'<path{self._id(name)} d="M {points}" {style}/>'
 
-    def legend(self, columns: int = 4) -> None:
-        """Above the axes, so that it never covers data."""
-        if self.axes.get_legend_handles_labels()[0]:
-            self.figure.legend(loc="outside upper left", ncols=columns)
+        self._above.append(drawn)
+        sample = f'<path d="M -8 0 H 8" {style}/>'
+        if dots is not None:
+            self.marks(x, y, colour, size=dots)
+            sample += f'<circle r="{dots / 2:g}" fill="{colour}"/>'
+        self._explain(label, sample)
+
+    def marks(
+        self,
+        x: Sequence[float],
+        y: Sequence[float],
+        colour: str,
+        *,
+        shape: str = "circle",
+        size: float = 4.5,
+        fill: str | None = None,
+        width: float = 1.0,
+        label: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        """One of SHAPES at each point, `size` across; filled with its own colour unless told otherwise."""
+        self.x.hold(x)
+        self.y.hold(y)
+        style = f'fill="{fill or colour}" stroke="{colour}" stroke-width="{width:g}"'
+
+        def drawn(box: _Box) -> str:
+            each = (_mark(shape, box.x(a), box.y(b), size / 2) for a, b in zip(x, y, strict=True))
+            return f"<g{self._id(name)} {style}>{''.join(each)}</g>"
+
+        self._above.append(drawn)
+        self._explain(label, f"<g {style}>{_mark(shape, 0, 0, min(size, 9) / 2)}</g>")
+
+    def between(
+        self,
+        x: Sequence[float],
+        low: Sequence[float],
+        high: Sequence[float],
+        colour: str,
+        *,
+        opacity: float = 1,
+    ) -> None:
+        """The area from `low` to `high`."""
+        self.x.hold(x)
+        self.y.hold((*low, *high))
+
+        def drawn(box: _Box) -> str:
+            there = [*zip(x, high, strict=True), *reversed(list(zip(x, low, strict=True)))]
+            points = " L ".join(f"{box.x(a):.2f} {box.y(b):.2f}" for a, b in there)
+            return f'<path d="M {points} Z" fill="{colour}" fill-opacity="{opacity:g}"/>'
+
+        self._above.append(drawn)
+
+    def span(self, low: float, high: float, colour: str, *, label: str | None = None) -> None:
+        """A stretch of the horizontal axis, shaded over the whole height as far as it is in the picture."""
+
+        def drawn(box: _Box) -> str:
+            left, right = (min(max(box.x(end), box.left), box.right) for end in (low, high))
+            where = f'x="{left:.2f}" y="{box.top:.2f}" width="{right - left:.2f}"'
+            return f'<rect {where} height="{box.bottom - box.top:.2f}" fill="{colour}"/>'
+
+        self._below.append(drawn)
+        self._explain(label, f'<rect x="-8" y="-4.5" width="16" height="9" fill="{colour}"/>')
+
+    def bars(self, heights: Sequence[float], colour: str, *, width: float = 0.86) -> None:
+        """Side by side at 0, 1, 2…, from zero."""
+        self.x.hold((-0.5, len(heights) - 0.5))
+        self.y.hold((0.0, *heights))
+        self.y.low = 0.0
+
+        def drawn(box: _Box) -> str:
+            each = (
+                f"M {box.x(place - width / 2):.2f} {box.bottom:.2f} V {box.y(height):.2f} "
+                f"H {box.x(place + width / 2):.2f} V {box.bottom:.2f} Z"
+                for place, height in enumerate(heights)
+            )
+            return f'<path d="{" ".join(each)}" fill="{colour}"/>'
+
+        self._above.append(drawn)
+
+    def words(self, x: float, y: float, text: str, *, rise: float) -> None:
+        """Text centred over a point, `rise` units above it, moved so far that it is in the picture."""
+
+        def drawn(box: _Box) -> str:
+            half = width_of(text, NAME) / 2
+            at = min(max(box.x(x), half + _EDGE), WIDTH - half - _EDGE)
+            return _text(text, at, box.y(y) - rise, NAME, INK, anchor="middle")
+
+        self._above.append(drawn)
 
     def svg(self, label: str) -> str:
         """The plot as an inline `<svg>`; `label` says in words what it shows."""
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        legend, top = self._legend_drawn()
+        box = self._box(top)
+        axes = "".join(self._axes(box))
+        below, above = ("".join(part(box) for part in parts) for parts in (self._below, self._above))
+        title = f'<title id="{self.name}-title">{escape(clean(label))}</title>'
+        attributes = f'class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
+        attributes += f' aria-labelledby="{self.name}-title"'
+        return f"<svg {attributes}>{title}{legend}{below}{axes}{above}</svg>"
 
-        out = io.StringIO()
-        no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        with warnings.catch_warnings():
-            # The browser draws the text; that matplotlib's font lacks one of its letters does not matter.
-            warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-            # As savefig does, which draws twice: once for the layout alone, which drawing makes anyway.
-            canvas: Any = FigureCanvasSVG(self.figure)  # Any: the stubs leave print_svg untyped
-            canvas.print_svg(out, metadata=no_metadata)
-        return themed(out.getvalue(), self.name, label)
+    def _id(self, name: str | None) -> str:
+        return f' id="{self.name}-{name}"' if name else ""
+
+    def _explain(self, label: str | None, sample: str) -> None:
+        if label is not None:
+            self._legend.append((label, sample))
+
+    def _legend_drawn(self) -> tuple[str, float]:
+        """Above the axes, so that it never covers data, in as many rows as it needs; and where it ends."""
+        parts, x, y = [], _EDGE, _ROW / 2
+        for text, sample in self._legend:
+            wide = _SAMPLE + _GAP + width_of(text, NAME)
+            if x > _EDGE and x + wide > WIDTH - _EDGE:
+                x, y = _EDGE, y + _ROW
+            parts.append(f'<g transform="translate({x + _SAMPLE / 2:.1f} {y:.1f})">{sample}</g>')
+            parts.append(_text(text, x + _SAMPLE + _GAP, y + NAME * 0.35, NAME, MUTED))
+            x += wide + 14
+        return "".join(parts), (y + _ROW / 2 + 6) if parts else 0.0
+
+    def _box(self, top: float) -> _Box:
+        """What is left for the data beside the texts."""
+        top += (NAME + 5) if self.y_name else _EDGE
+        top += TEXT / 2
+        bottom = HEIGHT - _EDGE - (NAME + 5 if self.x_name else 0) - TEXT - _TICK - 3
+        widest = max((width_of(text, TEXT) for _, text in self.y.ticks(_most_up(top, bottom))), default=0.0)
+        last = max((width_of(text, TEXT) for _, text in self.x.ticks(_MOST_X)[-1:]), default=0.0)
+        left, right = _EDGE + widest + _GAP, WIDTH - max(8.0, last / 2)
+        return _Box(left, top, right, bottom, self.x.placing(), self.y.placing())
+
+    def _axes(self, box: _Box) -> Iterator[str]:
+        across, upwards = self._ticks_across(box), self.y.ticks(_most_up(box.top, box.bottom))
+        lines = " ".join(f"M {box.left:.2f} {box.y(value):.2f} H {box.right:.2f}" for value, _ in upwards)
+        ticks = "".join(f" M {box.x(value):.2f} {box.bottom:.2f} v {_TICK:g}" for value, _ in across)
+        base = f"M {box.left:.2f} {box.bottom:.2f} H {box.right:.2f}{ticks}"
+        yield f'<path d="{lines}" fill="none" stroke="{GRID}" stroke-width="0.8"/>' if lines else ""
+        yield f'<path d="{base}" fill="none" stroke="{GRID}"/>'
+        if self.y_name:
+            yield _text(self.y_name, _EDGE, box.top - TEXT / 2 - 5, NAME, MUTED)
+        for value, text in upwards:
+            yield _text(text, box.left - _GAP, box.y(value) + TEXT * 0.35, TEXT, MUTED, anchor="end")
+        for value, text in across:
+            yield _text(text, box.x(value), box.bottom + _TICK + TEXT + 1, TEXT, MUTED, anchor="middle")
+        if self.x_name:
+            middle = (box.left + box.right) / 2
+            yield _text(self.x_name, middle, HEIGHT - _EDGE - 2, NAME, MUTED, anchor="middle")
+
+    def _ticks_across(self, box: _Box) -> list[tuple[float, str]]:
+        """As many as stand beside each other without touching."""
+        for most in range(_MOST_X, 1, -1):
+            ticks = self.x.ticks(most)
+            if _apart((box.x(value), width_of(text, TEXT)) for value, text in ticks):
+                return ticks
+        return self.x.ticks(1)
 
 
-def themed(svg: str, prefix: str, label: str) -> str:
-    """Drop prolog, metadata and global styles; prefix ids; name colours; leave fonts to the page."""
-    from markupsafe import escape
+def width_of(text: str, size: float) -> float:
+    """About how wide a sans serif sets it, in the unit of `size`; rather too wide than too narrow."""
+    return size * sum(_em(char) for char in clean(text))
 
-    body = svg[svg.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", body, flags=re.DOTALL)
-    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
-    body = re.sub(r'\bid="', f'id="{prefix}-', body)
-    body = re.sub(r"url\(#", f"url(#{prefix}-", body)
-    body = re.sub(r'xlink:href="#', f'href="#{prefix}-', body)
-    # font: [style] [weight] SIZEpx FAMILIES  ->  the size alone
-    body = re.sub(r"font: (?:[\w-]+ )*([\d.]+px) [^;\"]*", r"font-size: \1", body)
-    for colour, variable in _VARIABLES.items():
-        body = body.replace(colour, f"var(--{variable})")
-    title = f'<title id="{prefix}-title">{escape(label)}</title>'
-    attributes = f'class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="{prefix}-title"'
-    return f"<svg {attributes}>{title}" + re.sub(r"\s*\n\s*", "\n", body[body.index(">") + 1 :]).strip()
+
+def _em(char: str) -> float:
+    if unicodedata.east_asian_width(char) in "WF":
+        return 1.0
+    if char in " .,:;'|!()[]ijlftr/":
+        return 0.36
+    if char in "mwMW%@—→":
+        return 0.9
+    return 0.68 if char.isupper() else 0.58
+
+
+def _apart(texts: Iterable[tuple[float, float]]) -> bool:
+    """Whether centred texts, each by its place and width, leave room between them."""
+    end = float("-inf")
+    for at, width in texts:
+        if at - width / 2 < end:
+            return False
+        end = at + width / 2 + TEXT / 2
+    return True
+
+
+def _most_up(top: float, bottom: float) -> int:
+    return max(2, int((bottom - top) / _Y_ROOM))
+
+
+def _mark(shape: str, x: float, y: float, half: float) -> str:
+    if shape == "circle":
+        return f'<circle cx="{x:.2f}" cy="{y:.2f}" r="{half:.2f}"/>'
+    corners = " ".join(f"{x + a * half:.2f},{y + b * half:.2f}" for a, b in _CORNERS[shape])
+    return f'<polygon points="{corners}"/>'
+
+
+def _text(text: str, x: float, y: float, size: float, colour: str, *, anchor: str = "start") -> str:
+    """`y` is the line that letters stand on."""
+    where = f'x="{x:.2f}" y="{y:.2f}" font-size="{size:g}" fill="{colour}"'
+    where += "" if anchor == "start" else f' text-anchor="{anchor}"'
+    return f"<text {where}>{escape(clean(text))}</text>"
