@@ -139,6 +139,14 @@ def test_the_99th_percentile_needs_as_many_steps_as_a_measured_one() -> None:
     assert "needs 299" in (calibrated().lines["step_p99_s"].reason or "")
 
 
+def test_steps_that_stand_for_more_say_so() -> None:
+    one = calibrated(job(planned=4000))
+    assert "mean of 10 of 4,000 planned steps" in one.lines["compute_s"].method
+    reason = one.lines["step_p99_s"].reason or ""
+    assert reason.startswith("10 of 4,000 planned steps were counted, since each has many micro-batches")
+    assert value(one, "step_s") == value(calibrated(), "step_s")
+
+
 def test_the_99th_percentile_is_of_the_mixture_of_shapes() -> None:
     steps = [(micro_batch(),)] * 290 + [(micro_batch(rows=4),)] * 10
     one = calibrated(job(steps=steps))

@@ -184,11 +184,11 @@ def _times(job: Job, timed: _Timed | str, communication: Measurement, data: Meas
         fsum(fsum(getattr(one, name) for one in step) for step in job.steps) for name in ("useful", "tokens")
     )
     padding = 1 - useful / processed if processed else 0.0
-    over = f"mean of {len(timed.seconds)} planned steps"
+    over = f"mean of {job.counted} planned steps"
     found = {
         "compute_s": predicted((1 - padding) * mean_s, "s", f"{over}: {timed.how}; padding left out"),
         "padding_s": predicted(padding * mean_s, "s", f"{padding:.1%} of the processed tokens are padding"),
-        "step_p99_s": _p99(timed.seconds, communication),
+        "step_p99_s": _p99(job, timed.seconds, communication),
     }
     if communication.value is None:
         no_total = {
@@ -207,11 +207,14 @@ def _times(job: Job, timed: _Timed | str, communication: Measurement, data: Meas
     return beside | found
 
 
-def _p99(seconds: Sequence[float], communication: Measurement) -> Measurement:
+def _p99(job: Job, seconds: Sequence[float], communication: Measurement) -> Measurement:
     needed = statistics.P99_NEEDS
+    if len(seconds) < needed <= (job.planned or 0):
+        why = f"{job.counted} planned steps were counted, since each has many micro-batches"
+        return unavailable("s", f"{why}; a 99th percentile needs {needed}")
     if len(seconds) < needed:
         return unavailable("s", f"the plan has {len(seconds)} steps; a 99th percentile needs {needed}")
-    how = f"over {len(seconds)} planned steps: their shapes differ; what disturbs a machine is not in it"
+    how = f"over {job.counted} planned steps: their shapes differ; what disturbs a machine is not in it"
     more = communication.value or 0.0
     return predicted(statistics.percentile(seconds, 99) + more, "s", how)
 

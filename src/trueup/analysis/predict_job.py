@@ -17,8 +17,9 @@ StepWork = tuple[MicroBatchWork, ...]
 @dataclass(frozen=True)
 class Job:
     """A recipe's steps. `steps`: those of an epoch, all or evenly spread, each with the micro-batches of all
-    ranks. `memory`: of the largest micro-batch. `compiles`: seconds of compiling of the whole run, 0 where
-    nothing is; `compiled_ratio`: compiled over eager step time, None where nothing is compiled."""
+    ranks; `planned`: how many they stand for, None where they are all. `memory`: of the largest micro-batch.
+    `compiles`: seconds of compiling of the whole run, 0 where nothing is; `compiled_ratio`: compiled over
+    eager step time, None where nothing is compiled."""
 
     dims: ModelDims
     tuning: Tuning
@@ -30,6 +31,13 @@ class Job:
     checkpointing: bool = False
     ranks: int = 1
     price: Price | None = None
+    planned: int | None = None
+
+    @property
+    def counted(self) -> str:
+        """How many steps were looked at, and of how many."""
+        of_all = self.planned is not None and self.planned > len(self.steps)
+        return f"{len(self.steps)} of {self.planned:,}" if of_all else str(len(self.steps))
 
 
 def predicted(value: float, unit: str, method: str) -> Measurement:

@@ -26,7 +26,7 @@ from trueup.schema import (
 )
 
 from .session import Session
-from .step_work import planned_work
+from .step_work import planned_steps, planned_work
 
 
 def foretell(session: Session, calibration: Calibration | None) -> None:
@@ -113,6 +113,7 @@ def job_of(
             longest=longest,
             checkpointing=recipe.train.activation_checkpointing,
         ),
+        planned=planned_steps(plan, recipe.train.max_steps),
         compiles=compiles,
         compiled_ratio=ratio,
         checkpointing=recipe.train.activation_checkpointing,

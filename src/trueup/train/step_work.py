@@ -12,6 +12,7 @@ from trueup.data.batches import head_rows
 from trueup.schema import AttentionMode, ShapePlan
 
 MOST_STEPS = 512  # of an epoch, evenly spread: enough for a 99th percentile
+MOST_MICRO_BATCHES = 8192  # of all steps together: to count them and to foretell their time takes about 3 s
 
 StepWork = tuple[MicroBatchWork, ...]
 
@@ -25,16 +26,23 @@ def planned_work(
     attention: AttentionMode,
     steps: int | None = None,
 ) -> list[StepWork]:
-    """The optimizer steps of the first epoch, or of as much of it as `steps` says: all, or MOST_STEPS of them
-    evenly spread. All ranks' micro-batches are in a step."""
+    """The optimizer steps of the first epoch, or of as much of it as `steps` says: all, or as many of them as
+    MOST_STEPS and MOST_MICRO_BATCHES allow, at least one, evenly spread. All ranks' micro-batches are in a
+    step."""
     planned = arrangement.epoch(seed, 0, plan.micro_batches_per_step).steps
-    count = len(planned) if steps is None else min(steps, len(planned))
-    spread = np.linspace(0, max(0, count - 1), min(count, MOST_STEPS)).round()
+    count = planned_steps(plan, steps)
+    most = max(1, min(MOST_STEPS, MOST_MICRO_BATCHES // plan.micro_batches_per_step))
+    spread = np.linspace(0, max(0, count - 1), min(count, most)).round()
     chosen: list[int] = np.unique(spread.astype(np.int64)).tolist()
     return [
         tuple(work_of(one, table, chunk_rows=plan.chunk_rows, attention=attention) for one in planned[at])
         for at in chosen
     ]
+
+
+def planned_steps(plan: ShapePlan, steps: int | None) -> int:
+    """Optimizer steps of the first epoch, or of as much of it as `steps` says."""
+    return plan.steps_per_epoch if steps is None else min(steps, plan.steps_per_epoch)
 
 
 def work_of(
