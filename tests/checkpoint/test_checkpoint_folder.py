@@ -263,9 +263,9 @@ def test_the_best_is_the_one_the_newest_readable_names(root: Path) -> None:
     write(root, 20, best_step=20)
     write(root, 40, best_step=40)
     write(root, 60, best_step=40)
-    assert best_of(root) == root / "00000040"
+    assert best_of(root) == (root / "00000040", read_manifest(root / "00000040"))
     flip(root / "00000060/manifest.json", 30, 0)
-    assert best_of(root) == root / "00000040"
+    assert best_of(root) == (root / "00000040", read_manifest(root / "00000040"))
     flip(root / "00000040/weights.safetensors", 30, 0)
     assert best_of(root) is None
     write(root, 80)

@@ -17,7 +17,15 @@ from checkpoint_records import ORIGIN, contents, make_run, snapshot, tensors, va
 
 from trueup.checkpoint import writer as writer_module
 from trueup.checkpoint.carry import leave_later
-from trueup.checkpoint.folder import best_of, folder_name, newest_whole, steps, verified, write_checkpoint
+from trueup.checkpoint.folder import (
+    best_of,
+    folder_name,
+    newest_whole,
+    read_manifest,
+    steps,
+    verified,
+    write_checkpoint,
+)
 from trueup.checkpoint.retention import Retention
 from trueup.checkpoint.snapshot import Snapshot
 from trueup.checkpoint.writer import CheckpointWriter
@@ -274,11 +282,11 @@ def test_the_old_best_stays_where_the_save_of_a_better_one_failed(
     assert told.steps("checkpoint_failed") == [6]
     assert steps(root) == [3, 8, 10]
     assert [verified(root / folder_name(step)).best_step for step in steps(root)] == [3, 3, 3]
-    assert best_of(root) == root / "00000003"
+    assert best_of(root) == (root / "00000003", read_manifest(root / "00000003"))
     writer.save(snapshot(12, best_step=12))
     writer.wait()
     assert steps(root) == [10, 12]
-    assert best_of(root) == root / "00000012"
+    assert best_of(root) == (root / "00000012", read_manifest(root / "00000012"))
 
 
 def test_a_best_that_was_never_saved_is_not_named(root: Path, make: MakeWriter) -> None:

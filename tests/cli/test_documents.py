@@ -198,7 +198,7 @@ def test_exports_give_the_runs_own_logits(finished: Finished, tmp_path: Path, me
     own = load_model(base, recipe.tune)
     best = best_of(finished.home / "runs" / trained["id"] / "checkpoints")
     assert best is not None
-    put_weights(own, load_tensors(best, "weights"))
+    put_weights(own, load_tensors(best[0], "weights"))
     own.module.eval()
     tokens = torch.arange(40)[None] + 60
     expected = logits(own.module, tokens)

@@ -209,7 +209,7 @@ class Told:
             order=_same_each_time(rows),
             steps_per_epoch=plan.steps_per_epoch,
             last=_state_of(root / folder_name(steps(root)[-1])),
-            best=None if best is None else (best.name, _tensors_of(best)),
+            best=None if best is None else (best[0].name, _tensors_of(best[0])),
             executions=[step for step, _ in rows],
         )
 

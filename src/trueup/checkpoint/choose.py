@@ -26,7 +26,7 @@ def chosen(run_folder: Path, which: str, say: Callable[[str], None]) -> tuple[Pa
         raise InputError(f"give best, last or the step of a checkpoint, not {which!r}")
     best = None if which == LAST else best_of(root)
     if best is not None:
-        return best, verified(best), BEST
+        return *best, BEST
     newest = None if which == BEST else newest_whole(root, say)
     if newest is None:
         raise InputError(

@@ -144,19 +144,17 @@ def newest_whole(
     return None
 
 
-def best_of(root: Path) -> Path | None:
+def best_of(root: Path) -> tuple[Path, CheckpointManifest] | None:
     """The checkpoint that the newest readable one calls the best, where it is whole."""
     for step in reversed(steps(root)):
         try:
             best_step = read_manifest(_found(root, step)).best_step
         except DamagedCheckpointError:
             continue
-        if best_step is None:
-            return None
-        folder = _found(root, best_step)
-        with contextlib.suppress(DamagedCheckpointError):
-            verified(folder)
-            return folder
+        if best_step is not None:
+            folder = _found(root, best_step)
+            with contextlib.suppress(DamagedCheckpointError):
+                return folder, verified(folder)
         return None
     return None
 
