@@ -103,8 +103,9 @@ def test_loss_falls_and_the_best_weights_are_kept(run_tiny: Any, home: Path) -> 
     chosen = min(sink.evaluations, key=lambda one: one.loss)
     best = best_of(checkpoints_of(home / "run"))
     assert best is not None
-    assert int(best.name) == chosen.step
-    assert read_manifest(best).eval_loss == chosen.loss
+    folder, manifest = best
+    assert int(folder.name) == manifest.step == chosen.step
+    assert manifest.eval_loss == chosen.loss
 
 
 def test_an_epoch_trains_every_example_once(run_tiny: Any) -> None:
