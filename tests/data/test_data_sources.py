@@ -100,6 +100,9 @@ def test_strict_refuses_the_cut_line_by_number(tmp_path: Path) -> None:
     [
         ({"instruction": "Q", "output": ""}, "empty_answer"),
         ({"instruction": "Q", "output": " \n"}, "empty_answer"),
+        ({"instruction": "", "output": "A"}, "empty_question"),
+        ({"instruction": " \n", "input": "", "output": "A"}, "empty_question"),
+        ({"instruction": "", "output": ""}, "empty_answer"),
         ({"instruction": "Q"}, "missing_field"),
         ({"instruction": "Q", "output": 7}, "wrong_type"),
         ({"instruction": "Q", "output": None}, "wrong_type"),
@@ -127,6 +130,7 @@ def test_rows_that_cannot_be_used_are_counted(tmp_path: Path, row: object, reaso
         (["Q", "A"], "wrong_type"),
         ("Q", "wrong_type"),
         ([{"role": "assistant", "content": ""}, {"role": "assistant", "content": "A"}], "empty_answer"),
+        ([{"role": "user", "content": " "}, {"role": "assistant", "content": "A"}], "empty_question"),
     ],
 )
 def test_conversations_that_cannot_be_used_are_counted(tmp_path: Path, messages: object, reason: str) -> None:
@@ -134,6 +138,27 @@ def test_conversations_that_cannot_be_used_are_counted(tmp_path: Path, messages:
     records, tally, _ = read(lines(tmp_path / "a.jsonl", good, {"messages": messages}))
     assert len(records) == 1
     assert tally.dropped == {reason: 1}
+
+
+def test_a_question_without_text_in_the_middle_spoils_its_conversation(tmp_path: Path) -> None:
+    texts = (("user", "Q"), ("assistant", "A"), ("user", ""), ("assistant", "B"))
+    row = {"messages": [{"role": role, "content": text} for role, text in texts]}
+    good = {"messages": row["messages"][:2]}
+    records, tally, _ = read(lines(tmp_path / "a.jsonl", good, row))
+    assert (len(records), tally.dropped) == (1, {"empty_question": 1})
+    assert tally.first["empty_question"][0]["what"] == "a question without text, before: A"
+
+
+def test_a_question_in_the_input_alone_is_one(tmp_path: Path) -> None:
+    row = {"instruction": "", "input": "Why?", "output": "A"}
+    assert len(read(lines(tmp_path / "a.jsonl", row))[0]) == 1
+
+
+def test_strict_refuses_no_question_without_text(tmp_path: Path) -> None:
+    """Its row can be read; there is only nothing in it to learn from."""
+    path = lines(tmp_path / "a.jsonl", ALPACA, {"instruction": "", "output": "A"})
+    records, tally, _ = read(path, strict=True)
+    assert (len(records), tally.dropped) == (1, {"empty_question": 1})
 
 
 def test_turns_after_the_last_answer_are_left_off_and_counted(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ _ADVICE = {
     "role_order": "Let each conversation be an optional system turn, then user and assistant in turn.",
     "special_token_in_text": "Take the special tokens out of the texts: the chat template puts them in.",
     "unlearned_answer": "Nothing is marked to be learned.",
+    "empty_question": "Give the records questions; answers to nothing are plain text, in the format text.",
     "": "Give the records answers in the fields of their format, or name another with data.format.",
 }
 

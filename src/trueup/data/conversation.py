@@ -38,7 +38,7 @@ def checked(turns: Sequence[Turn]) -> tuple[tuple[Turn, ...], int]:
     """The turns up to the last answer, and how many after it were left off (nothing there carries loss).
 
     Raises RowError: invalid_text, nul_character, no_answer, empty_answer (any assistant turn without text),
-    empty_text, role_order.
+    empty_question (any user turn without text), empty_text, role_order.
     """
     for turn in turns:
         _check_text(turn)
@@ -53,6 +53,9 @@ def checked(turns: Sequence[Turn]) -> tuple[tuple[Turn, ...], int]:
     if any(turn.role == "assistant" and not turn.content.strip() for turn in kept):
         question = next((turn.content for turn in kept if turn.role == "user"), "")
         raise RowError("empty_answer", f"an answer without text, after: {excerpt(question)}")
+    if any(turn.role == "user" and not turn.content.strip() for turn in kept):
+        answer = next(turn.content for turn in kept if turn.role == "assistant")
+        raise RowError("empty_question", f"a question without text, before: {excerpt(answer)}")
     _check_order(kept)
     return kept, len(turns) - len(kept)
 

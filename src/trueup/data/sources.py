@@ -4,8 +4,8 @@ A `Source` knows its identity (a digest of its content) before it is read, so th
 again, and yields records while counting what it leaves out. The format is found for each file by itself. Rows
 are dropped one by one and counted under `unreadable_line`, `field_count`, `not_an_object`, `missing_field`,
 `wrong_type`, `unknown_role`, `tool_call`, `role_order`, `invalid_text`, `nul_character`, `no_answer`,
-`empty_answer`, `empty_text`, `unlearned_answer`; with `strict` the first row that cannot be read as its
-format (all but the last four) is refused."""
+`empty_answer`, `empty_question`, `empty_text`, `unlearned_answer`; with `strict` the first row that cannot be
+read as its format (all but the last five) is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from .locate import content_digest, locate
 from .records import Record, RowError, Tally
 
 # Well-formed rows that only have nothing to teach.
-LENIENT_REASONS = frozenset({"no_answer", "empty_answer", "empty_text", "unlearned_answer"})
+LENIENT_REASONS = frozenset({"no_answer", "empty_answer", "empty_question", "empty_text", "unlearned_answer"})
+RULES = (
+    2  # raised whenever the same files would give other records: what was prepared before is prepared anew
+)
 # Keys under which a row holds a list itself: an object that has one is a row, not a document around rows.
 _LIST_KEYS = frozenset(
     {
@@ -100,7 +103,8 @@ def open_source(section: DataSection) -> Source:
     def read(source: Source, tally: Tally) -> Iterator[Record]:
         return _read_files(located.files, section, source, tally)
 
-    return Source(located.name, content_digest(located.files), read, notes=list(located.notes))
+    digest = f"{content_digest(located.files)}-{RULES}"
+    return Source(located.name, digest, read, notes=list(located.notes))
 
 
 def _read_stdlib(source: Source, tally: Tally) -> Iterator[Record]:

@@ -210,8 +210,8 @@ FIELDS = [
     Case(
         "empty fields of a table",
         {"a.csv": b"instruction,input,output\nQ,,A\n,,B\nQ,x,\n\n"},
-        qa(("Q", "A"), ("", "B")),
-        {"empty_answer": 1},
+        OK_READ,
+        {"empty_answer": 1, "empty_question": 1},
     ),
     Case(
         "a row with a comma too many, and one too few",
