@@ -319,6 +319,27 @@ def test_what_was_asked_of_an_earlier_process_is_dropped(tmp_path: Path) -> None
     assert not (tmp_path / "control" / "stop").exists()
 
 
+def test_an_order_is_obeyed_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    control = Control(tmp_path, since_unix_s=1e9)
+    put(tmp_path, "control/pause", at_s=1e9 - 3600)
+    put(tmp_path, "checkpoint-now", at_s=1e9 - 3500)
+    assert asked(control) == ["pause", "checkpoint"]
+
+
+def test_what_is_no_plain_file_is_no_order(tmp_path: Path) -> None:
+    """Reading a named pipe would never end."""
+    (tmp_path / "control" / "stop").mkdir(parents=True)
+    os.mkfifo(tmp_path / "control" / "pause")
+    os.mkfifo(tmp_path / "checkpoint-now")
+    (tmp_path / "control" / "resume").symlink_to(tmp_path / "nowhere")
+    assert asked(Control(tmp_path)) == []
+
+
+def test_a_file_in_place_of_the_folder_asks_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / "control").write_text("stop")
+    assert asked(Control(tmp_path)) == []
+
+
 def test_on_a_read_only_disk_an_order_is_taken_once(
     disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,6 +355,7 @@ def test_on_a_read_only_disk_an_order_is_taken_once(
 
 def test_a_sick_disk_asks_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "control/stop")
+    put(tmp_path, "checkpoint-now")
 
     def sick(*_: Any, **__: Any) -> Any:
         raise OSError(5, "Input/output error")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from pathlib import Path
 from typing import get_args
 
@@ -19,25 +20,34 @@ class Control:
     """The control files of one run folder: `control/` with pause, resume, checkpoint or stop, whose text may
     say why, and `checkpoint-now`. Nothing here raises: on a sick disk nothing is asked.
 
-    A file from before `since_unix_s` was meant for an earlier process of the run, and is only removed.
+    A file that is there already and from before `since_unix_s` was meant for an earlier process of the run,
+    and is only removed. What comes later is obeyed, whatever clocks say: they can be set back.
     """
 
     def __init__(self, run_folder: Path | None, since_unix_s: float = 0.0) -> None:
         folder = os.fspath(run_folder) if run_folder is not None else None
         self._control = os.path.join(folder, CONTROL_FOLDER) if folder else None
         self._now = os.path.join(folder, CHECKPOINT_NOW_FILE) if folder else None
-        self._since_ns = int(since_unix_s * 1e9)
         self._done: dict[str, int] = {}  # path -> time of what was taken: a file that stays is taken once
+        for path in self._paths() if folder else ():
+            at_ns = _changed_ns(path)
+            if at_ns is not None and at_ns < since_unix_s * 1e9:
+                self._take(path)
 
     def taken(self) -> tuple[Asked, ...]:
         """What was asked since the last call, in the order in which it was."""
         if self._control is None or self._now is None:
             return ()
-        found = [] if _changed_ns(self._control) is None else self._in_control(self._control)
+        found = self._in_control(self._control) if os.path.isdir(self._control) else []
         if (at_ns := self._take(self._now)) is not None:
             found.append((at_ns, Asked(kind="checkpoint", why=CHECKPOINT_NOW_FILE)))
         found.sort(key=lambda one: one[0])
         return tuple(asked for _, asked in found)
+
+    def _paths(self) -> list[str]:
+        assert self._control is not None
+        assert self._now is not None
+        return [*(os.path.join(self._control, word) for word in WORDS), self._now]
 
     def _in_control(self, folder: str) -> list[tuple[int, Asked]]:
         found = []
@@ -58,14 +68,16 @@ class Control:
         self._done[path] = at_ns
         with contextlib.suppress(OSError):
             os.unlink(path)
-        return at_ns if at_ns >= self._since_ns else None
+        return at_ns
 
 
 def _changed_ns(path: str) -> int | None:
+    """Of a plain file: reading a named pipe would wait for whoever writes to it."""
     try:
-        return os.stat(path).st_mtime_ns
+        found = os.stat(path)
     except (OSError, ValueError):
         return None
+    return found.st_mtime_ns if stat.S_ISREG(found.st_mode) else None
 
 
 def _text(path: str) -> str:
