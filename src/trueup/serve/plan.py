@@ -60,6 +60,12 @@ class ServingPlan:
         return self.blocks - 1
 
     @property
+    def most_tokens(self) -> int:
+        """The longest request that is not refused, prompt and answer together. The last token of an answer
+        needs no place in the pool."""
+        return min(self.max_context, self.usable_blocks * self.block_size + 1)
+
+    @property
     def chunks(self) -> tuple[int, ...]:
         """Tokens of a prefill row, ascending."""
         return tuple(sorted({tokens for _, tokens in self.prefill_shapes}))
