@@ -23,9 +23,10 @@ from .comparable import (
     require_comparable,
     settings_compared,
 )
-from .compare_figures import Metric, group_figure, metrics_of, require_one_unit
+from .compare_figures import group_figure, metrics_of, require_one_unit
 from .compare_findings import NO_VERDICT, THE_SAME, UNDECIDED, Finding, findings_of
 from .compare_front import Point, front_of, front_words
+from .compare_metric import Metric
 from .compare_turns import doubts, pairs_of
 from .load_compare import kind_of
 from .quality_cost import target_perplexity, with_quality_cost

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from trueup.schema import Frozen, Kind, Measurement, unavailable
 
 from .comparable import Group, dig
-from .compare_figures import Metric, values_of
+from .compare_figures import values_of
+from .compare_metric import Metric
 from .compare_turns import Pair
 from .kinds import weakest
 from .verdicts import (

@@ -118,7 +118,11 @@ def _in_time(sorted_: _Sorted, stretch: Stretch | None, limits: Limits) -> Found
         "load_s": load_figure("load_s", stretch.seconds, "measured", "first request due to last answer"),
         "offered_requests_per_s": _offered(sorted_.all),
         "completed_requests_per_s": rate(
-            "completed_requests_per_s", [(one.done_s, 1.0) for one in whole], stretch, "whole answers"
+            "completed_requests_per_s",
+            [(one.done_s, 1.0) for one in whole],
+            stretch,
+            "whole answers",
+            n=len(whole),
         ),
         "in_flight_mean_count": load_figure(
             "in_flight_mean_count",
@@ -140,7 +144,7 @@ def _in_time(sorted_: _Sorted, stretch: Stretch | None, limits: Limits) -> Found
     good = [one for one, verdict in kept if verdict]
     what = f"whole answers with {limits.words}" if limits != Limits() else f"whole answers; {limits.words}"
     found["goodput_requests_per_s"] = rate(
-        "goodput_requests_per_s", [(one.done_s, 1.0) for one in good], stretch, what
+        "goodput_requests_per_s", [(one.done_s, 1.0) for one in good], stretch, what, n=len(good)
     )
     found["goodput_share"] = (
         load_figure("goodput_share", len(good) / judged, "measured", what, n=judged)
@@ -180,9 +184,9 @@ def _tokens(whole: Sequence[RequestResult], stretch: Stretch | None) -> Found:
     return {
         "input_tokens": load_figure("input_tokens", fsum(t for _, t in inputs), "measured", counted, n=n),
         "output_tokens": load_figure("output_tokens", fsum(t for _, t in outputs), "measured", counted, n=n),
-        "input_tokens_per_s": rate("input_tokens_per_s", inputs, stretch, "input tokens"),
-        "output_tokens_per_s": rate("output_tokens_per_s", outputs, stretch, "output tokens"),
-        "total_tokens_per_s": rate("total_tokens_per_s", [*inputs, *outputs], stretch, "all tokens"),
+        "input_tokens_per_s": rate("input_tokens_per_s", inputs, stretch, "input tokens", n=n),
+        "output_tokens_per_s": rate("output_tokens_per_s", outputs, stretch, "output tokens", n=n),
+        "total_tokens_per_s": rate("total_tokens_per_s", [*inputs, *outputs], stretch, "all tokens", n=n),
         "tokens_per_chunk": load_figure(
             "tokens_per_chunk",
             tokens_per_chunk(whole) or 0.0,

@@ -47,22 +47,20 @@ def stretch_of(asked: Sequence[RequestResult]) -> Stretch | None:
     return Stretch(begin_s, end_s, busy_s, request_s, most)
 
 
-def rate(name: str, amounts: Sequence[tuple[float, float]], stretch: Stretch, what: str) -> Measurement:
-    """Σ amounts over the stretch. The interval is a block bootstrap over equal slices of the stretch, which
-    are correlated: `within_run`."""
+def rate(
+    name: str, amounts: Sequence[tuple[float, float]], stretch: Stretch, what: str, *, n: int
+) -> Measurement:
+    """Σ amounts, of `n` requests, over the stretch. The interval is a block bootstrap over equal slices of the
+    stretch, which are correlated: `within_run`."""
     total = math.fsum(amount for _, amount in amounts)
-    ci, ci_method = _interval(amounts, stretch)
+    ci, ci_method = _interval(amounts, stretch) if n >= INTERVAL_NEEDS else (None, None)
     method = f"{what} over the whole stretch, its start and end included"
-    return load_figure(
-        name, total / stretch.seconds, "measured", method, n=len(amounts), ci=ci, ci_method=ci_method
-    )
+    return load_figure(name, total / stretch.seconds, "measured", method, n=n, ci=ci, ci_method=ci_method)
 
 
 def _interval(
     amounts: Sequence[tuple[float, float]], stretch: Stretch
 ) -> tuple[tuple[float, float] | None, str | None]:
-    if len(amounts) < INTERVAL_NEEDS:
-        return None, None
     import numpy as np
 
     times, weights = zip(*amounts, strict=True)

@@ -71,7 +71,7 @@ def bill(
     red_line, tariff_at = _budget_given(budget), _tariff_given(tariff)
     records, many = _records(refs)
     if all_loads(records, "bill"):
-        asked = {
+        of_training = {
             "--price": models,
             "--tariff": tariff,
             "--estimate-energy": estimate_energy,
@@ -80,7 +80,7 @@ def bill(
             "--budget": budget,
             "--enforce": enforce,
         }
-        print_load_bills(records, price, traffic_asked(traffic, peak), asked, as_json=as_json)
+        print_load_bills(records, price, traffic_asked(traffic, peak), of_training, as_json=as_json)
         return
     if traffic is not None or peak != 1.0:
         raise InputError("--traffic and --peak are for loads on a server: this run trained a model")

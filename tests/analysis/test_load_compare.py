@@ -1,0 +1,125 @@
+"""Loads are compared with loads of the same traffic: the model and its serving may differ, the load not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from compared_runs import make_run
+from load_records import PRICE, make_load, request
+
+from trueup.analysis.comparable import ComparedRun
+from trueup.analysis.compare import Comparison, compare, group_of
+from trueup.analysis.load_bill import load_costs, traffic_given
+from trueup.analysis.load_compare import with_monthly
+from trueup.analysis.load_figures import summarize_load
+from trueup.schema import InputError, Measurement
+
+
+def load_run(
+    run_id: str, first_s: float = 1.0, *, given: dict[str, Measurement] | None = None, **load: Any
+) -> ComparedRun:
+    """A load of 60 requests whose first token takes so long."""
+    asked = [
+        request(
+            n, 0.5 * n, first_s=0.5 * n + first_s, last_s=0.5 * n + first_s + 1, done_s=0.5 * n + first_s + 1
+        )
+        for n in range(60)
+    ]
+    record = make_load(asked, id=run_id, name=f"load-{run_id}", load=load)
+    measurements = summarize_load(record, extra=given or {})
+    measurements |= load_costs(record.model_copy(update={"measurements": measurements}), PRICE)
+    return ComparedRun.of(record.model_copy(update={"measurements": measurements}))
+
+
+def compared(before: list[ComparedRun], after: list[ComparedRun], **more: Any) -> Comparison:
+    return compare([group_of("before", before), group_of("after", after)], **more)
+
+
+def test_latency_cost_and_goodput_are_rows_with_intervals_between_runs() -> None:
+    before = [load_run(f"a{n}", 1.0 + 0.01 * n, seed=n) for n in range(3)]
+    after = [load_run(f"b{n}", 0.5 + 0.01 * n, seed=n) for n in range(3)]
+    found = compared(before, after)
+    rows = [row.metric for row in found.rows]
+    assert rows[0] == "usd_per_million_output_tokens"
+    assert {"ttft_p50_s", "goodput_requests_per_s", "e2e_p90_s", "error_share"} <= set(rows)
+    ttft = next(one for one in found.findings if one.metric == "ttft_p50_s")
+    assert ttft.verdict == "faster"
+    assert ttft.ratio.value == pytest.approx(0.51 / 1.01, rel=0.02)
+    assert ttft.ratio.ci is not None
+    assert "useful" not in " ".join(found.headline)
+
+
+def test_fewer_than_three_repeats_have_no_verdict() -> None:
+    found = compared([load_run("a0"), load_run("a1")], [load_run("b0", 0.5), load_run("b1", 0.5)])
+    assert {one.verdict for one in found.findings} == {"no verdict"}
+
+
+def test_memory_by_owner_and_quality_stand_on_the_same_page() -> None:
+    def given(weights: float, perplexity: float, agreement: float) -> dict[str, Measurement]:
+        return {
+            "memory_weights_bytes": Measurement(value=weights, unit="bytes", kind="measured"),
+            "quality_perplexity": Measurement(value=perplexity, unit="1", kind="measured", ci=(9.0, 11.0)),
+            "quality_top_agreement_share": Measurement(value=agreement, unit="1", kind="measured"),
+        }
+
+    before = [load_run(f"a{n}", given=given(500e6, 10.0, 1.0), seed=n) for n in range(3)]
+    after = [load_run(f"b{n}", given=given(150e6, 10.5, 0.97), seed=n) for n in range(3)]
+    found = compared(before, after)
+    better = {row.metric: row.better for row in found.rows}
+    assert better["memory_weights_bytes"] == "lower"
+    assert better["quality_perplexity"] == "lower"
+    assert better["quality_top_agreement_share"] == "higher"
+    assert found.groups[0].figures["quality_perplexity"].ci == (9.0, 11.0)
+
+
+def test_a_month_at_a_stated_traffic_is_a_row() -> None:
+    groups = [group_of("before", [load_run("a0")]), group_of("after", [load_run("b0", 0.5)])]
+    found = compare(with_monthly(groups, traffic_given(1e6)))
+    figures = [group.figures["usd_per_month"] for group in found.groups]
+    assert all(one.value is not None and one.value > 0 for one in figures)
+
+
+def test_no_errors_on_either_side_is_shown_as_none_and_not_as_unknown() -> None:
+    found = compared([load_run("a0"), load_run("a1")], [load_run("b0"), load_run("b1")])
+    assert [group.figures["error_share"].value for group in found.groups] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("key", "load"),
+    [
+        ("arrivals", {"rate": 2.0}),
+        ("arrivals", {"arrivals": "closed", "concurrency": 4}),
+        ("lengths", {"trace_digest": "another"}),
+        ("lengths", {"length_scale": 0.5}),
+        ("endpoint", {"chat": True}),
+        ("limits", {"limits": {"ttft_s": 1.0}}),
+    ],
+)
+def test_loads_that_differ_are_refused_unless_it_is_allowed(key: str, load: dict[str, Any]) -> None:
+    before, after = [load_run("a0")], [load_run("b0", **load)]
+    with pytest.raises(InputError, match=f"--allow-difference {key}"):
+        compared(before, after)
+    assert compared(before, after, allowed=[key]).allowed[0].key == key
+
+
+def test_another_seed_is_another_repeat_and_no_difference() -> None:
+    found = compared([load_run("a0", seed=1)], [load_run("b0", seed=2)])
+    assert found.compared == ()
+    assert found.groups[0].seeds == ("1",)
+
+
+def test_a_load_and_a_training_have_nothing_in_common() -> None:
+    with pytest.raises(InputError, match=r"is a load on a server, run .* trained a model"):
+        compared([load_run("a0")], [make_run("00000001")])
+
+
+def test_a_training_has_no_traffic() -> None:
+    groups = [group_of("a", [make_run("00000001")]), group_of("b", [make_run("00000002")])]
+    with pytest.raises(InputError, match="--traffic is for loads"):
+        with_monthly(groups, traffic_given(10))
+
+
+def test_an_allowance_for_trainings_is_none_for_loads() -> None:
+    with pytest.raises(InputError, match=r"--allow-difference data: there is no such thing; .* arrivals"):
+        compared([load_run("a0")], [load_run("b0")], allowed=["data"])
