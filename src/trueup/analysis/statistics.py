@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .student import quantile
+
 P99_NEEDS = 299  # smallest n whose maximum bounds the 99th percentile with 95% confidence: 0.99^n <= 0.05
 INTERVAL_NEEDS = 20
 RESAMPLES = 2000
@@ -47,15 +49,13 @@ def ratio_interval_within_run(
         raise ValueError(f"{n} token counts for {len(seconds)} step times")
     if n < INTERVAL_NEEDS:
         return Interval(None, "", f"{n} steady steps; an interval needs {INTERVAL_NEEDS}")
-    from scipy.special import stdtrit
-
     length = round(n**0.4)
     blocks = n / length
     sums = np.stack([_circular_block_sums(tokens, length), _circular_block_sums(seconds, length)])
     picks = np.random.default_rng(seed).integers(0, n, size=(resamples, round(blocks)))
     resampled = sums[:, picks].sum(axis=2)
     error = float(np.log(resampled[0] / resampled[1]).std(ddof=1)) * math.sqrt(blocks / (blocks - 1))
-    reach = math.exp(float(stdtrit(blocks - 1, 0.975)) * error)
+    reach = math.exp(quantile(blocks - 1, 0.975) * error)
     ratio = math.fsum(tokens) / math.fsum(seconds)
     method = f"within_run: circular block bootstrap, blocks of {length} steps, {resamples} resamples"
     return Interval((ratio / reach, ratio * reach), method, None)

@@ -5,8 +5,8 @@ is then a difference, and swapping the sides changes its sign and nothing else. 
 host the pairs are compared (paired t), of others the groups (Welch 1947). "The same" is shown by two
 one-sided tests (Schuirmann 1987), not by the lack of a difference.
 
-Student's t is scipy's. Holm's (1979) five lines are here, because statsmodels, which has them too, takes
-longer to load than a comparison may take to answer.
+Holm's (1979) five lines are here, because statsmodels, which has them too, takes longer to load than a
+comparison may take to answer.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import math
 from collections.abc import Sequence
 from math import fsum
 from typing import Literal, NamedTuple
+
+from .student import below, noncentral_below, quantile
 
 FEWEST = 3  # fewer runs than this on a side: no verdict
 MARGIN = 1.02  # a ratio within this factor of one, either way, is "the same"
@@ -26,7 +28,7 @@ Design = Literal["paired", "welch"]
 Verdict = Literal["lower", "higher", "same", "undecided", "none"]
 
 _FARTHEST = 700.0  # the exponential overflows beyond
-_CERTAIN = 30.0  # a noncentrality from which a test cannot fail: scipy's noncentral t overflows further out
+_CERTAIN = 30.0  # a noncentrality from which a test cannot fail
 
 
 class Estimate(NamedTuple):
@@ -56,7 +58,7 @@ def geometric_mean(values: Sequence[float]) -> Mean:
     mean = fsum(logs) / len(logs)
     if len(logs) < 2:
         return Mean(math.exp(mean), None, len(logs))
-    reach = _quantile(len(logs) - 1, 1 - LEVEL / 2) * math.sqrt(_variance(logs) / len(logs))
+    reach = quantile(len(logs) - 1, 1 - LEVEL / 2) * math.sqrt(_variance(logs) / len(logs))
     return Mean(math.exp(mean), _around(mean, reach), len(logs))
 
 
@@ -66,7 +68,7 @@ def prediction_interval(values: Sequence[float]) -> tuple[float, float]:
     positive = all(value > 0 for value in values)
     known = _logs(values) if positive else list(values)
     n, mean = len(known), fsum(known) / len(known)
-    reach = _quantile(n - 1, 1 - LEVEL / 2) * math.sqrt(_variance(known) * (1 + 1 / n))
+    reach = quantile(n - 1, 1 - LEVEL / 2) * math.sqrt(_variance(known) * (1 + 1 / n))
     return _around(mean, reach) if positive else (mean - reach, mean + reach)
 
 
@@ -112,7 +114,7 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Estimate:
 
 def interval(estimate: Estimate) -> tuple[float, float]:
     """The ratio's 95% interval."""
-    reach = _quantile(estimate.df, 1 - LEVEL / 2) * estimate.error
+    reach = quantile(estimate.df, 1 - LEVEL / 2) * estimate.error
     return _around(estimate.log_ratio, reach)
 
 
@@ -120,7 +122,7 @@ def p_different(estimate: Estimate) -> float:
     """Of a ratio this far from one where it is one."""
     if estimate.error == 0:
         return 1.0 if estimate.log_ratio == 0 else 0.0
-    return 2 * _below(estimate.df, -abs(estimate.log_ratio) / estimate.error)
+    return 2 * below(estimate.df, -abs(estimate.log_ratio) / estimate.error)
 
 
 def p_same(estimate: Estimate) -> float:
@@ -128,7 +130,7 @@ def p_same(estimate: Estimate) -> float:
     margin = math.log(MARGIN)
     if estimate.error == 0:
         return 0.0 if abs(estimate.log_ratio) < margin else 1.0
-    return _below(estimate.df, (abs(estimate.log_ratio) - margin) / estimate.error)
+    return below(estimate.df, (abs(estimate.log_ratio) - margin) / estimate.error)
 
 
 def holm(probabilities: Sequence[float]) -> list[float]:
@@ -177,31 +179,17 @@ def _power(estimate: Estimate, n: int, looks: int) -> float:
     if error == 0:
         return 1.0
     distance, margin = abs(estimate.log_ratio), math.log(MARGIN)
-    different = _above(df, distance / error, _quantile(df, 1 - LEVEL / looks / 2))
-    one_sided = _quantile(df, 1 - LEVEL / looks)
+    different = _above(df, distance / error, quantile(df, 1 - LEVEL / looks / 2))
+    one_sided = quantile(df, 1 - LEVEL / looks)
     near, far = ((margin - distance) / error, (margin + distance) / error)
     return max(different, _above(df, near, one_sided) + _above(df, far, one_sided) - 1)
 
 
 def _above(df: float, noncentrality: float, t: float) -> float:
     """P(T > t) of Student's noncentral t."""
-    from scipy.special import nctdtr
-
     if abs(noncentrality) > _CERTAIN:
         return 1.0 if noncentrality > 0 else 0.0
-    return 1.0 - float(nctdtr(df, noncentrality, t))
-
-
-def _below(df: float, t: float) -> float:
-    from scipy.special import stdtr
-
-    return float(stdtr(df, t))
-
-
-def _quantile(df: float, p: float) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(df, p))
+    return 1.0 - noncentral_below(df, noncentrality, t)
 
 
 def _around(log: float, reach: float) -> tuple[float, float]:
