@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,20 +121,39 @@ def test_other_readers_are_told_how_each_matrix_is_stored(
     assert bits == ({4, 8} if name == "int4" else {8})
 
 
-@pytest.mark.parametrize("kind", ["int8", "int8-groups", "int4", "fp8"])
-def test_transformers_reads_it_as_the_same_numbers(kind: str, model: ResolvedModel, tmp_path: Path) -> None:
-    """With an embedding that is kept: readers of this layout look its rows up as they are."""
+def read_by_transformers(folder: Path) -> Any:
     pytest.importorskip("compressed_tensors", reason="the package compressed-tensors is not installed")
-    from dataclasses import replace
-
     from transformers import AutoModelForCausalLM
 
-    out = tmp_path / "out"
-    quantise(model, out, replace(WANTED[kind], head=None))
     auto: Any = AutoModelForCausalLM
-    theirs = auto.from_pretrained(out, dtype=torch.float32, local_files_only=True)
-    ours = load_base(ResolvedModel(out, "q", "q"))
-    assert torch.allclose(logits(theirs), logits(ours), atol=1e-5)
+    return auto.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int8-groups", "int4", "fp8", "fp8-tensor"])
+def test_transformers_reads_it_as_the_same_numbers(kind: str, model: ResolvedModel, tmp_path: Path) -> None:
+    """With an embedding that is kept: readers of this layout look its rows up as they are."""
+    quantise(model, tmp_path / "out", replace(WANTED[kind], head=None))
+    ours = load_base(ResolvedModel(tmp_path / "out", "q", "q"))
+    assert torch.allclose(logits(read_by_transformers(tmp_path / "out")), logits(ours), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_transformers_reads_a_head_of_its_own_as_the_same_numbers(kind: str, tmp_path: Path) -> None:
+    """Of int4 the head has eight bits: two groups of the config."""
+    quantise(divisible(tmp_path / "model"), tmp_path / "out", WANTED[kind])
+    ours = load_base(ResolvedModel(tmp_path / "out", "q", "q"))
+    assert torch.allclose(logits(read_by_transformers(tmp_path / "out")), logits(ours), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_transformers_ends_with_an_error_where_the_embedding_is_quantised(
+    kind: str, model: ResolvedModel, tmp_path: Path
+) -> None:
+    """It would fill an embedding that nothing names with random numbers, and say so in a warning."""
+    pytest.importorskip("compressed_tensors", reason="the package compressed-tensors is not installed")
+    quantise(model, tmp_path / "out", WANTED[kind])
+    with pytest.raises(AttributeError, match="Embedding"):
+        read_by_transformers(tmp_path / "out")
 
 
 def test_int8_takes_at_most_35_percent_of_fp32_with_the_embedding(

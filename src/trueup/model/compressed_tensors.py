@@ -42,19 +42,24 @@ def unpack(packed: torch.Tensor, bits: int, inputs: int) -> torch.Tensor:
     return (values.flatten(1)[:, :inputs] - (1 << (bits - 1))).to(torch.int8).contiguous()
 
 
-def quantization_config(weights: Mapping[str, StoredWeight], kept_linear: list[str]) -> dict[str, Any]:
-    """`quantization_config` of config.json. `kept_linear`: linear layers that are stored as they were.
+def quantization_config(
+    weights: Mapping[str, StoredWeight], kept_linear: list[str], *, embedding: bool
+) -> dict[str, Any]:
+    """`quantization_config` of config.json. `kept_linear`: linear layers that are stored as they were;
+    `embedding`: whether it is among the weights.
 
     Matrices stored alike are a group of their own, named exactly, so that a head of more bits than the layers
-    is read as what it is.
+    is read as what it is. An embedding is named too: a reader that takes only linear layers ends with an
+    error then, where it would fill the embedding with random numbers.
     """
     alike: dict[StoredWeight, list[str]] = {}
     for name, stored in weights.items():
         key = stored.model_copy(update={"method": "rtn"})  # how the values were found is nothing to a reader
         alike.setdefault(key, []).append(name)
+    plain = len(alike) == 1 and not embedding
     groups = {
         f"group_{number}": {
-            "targets": ["Linear"] if len(alike) == 1 else [f"re:^{re.escape(name)}$" for name in names],
+            "targets": ["Linear"] if plain else [f"re:^{re.escape(name)}$" for name in names],
             "weights": _weights(stored),
             "input_activations": None,
             "output_activations": None,

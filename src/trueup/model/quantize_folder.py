@@ -26,7 +26,17 @@ from .builtin import MANIFEST, ResolvedModel
 from .compressed_tensors import PACKED, SCALE, SHAPE, VALUES, pack, quantization_config
 from .folder import INDEX_FILE, SINGLE_FILE, config_of, digest_of, weight_files
 from .load import LoadedModel, load_model
-from .quantize import Quantised, Say, Wanted, is_tied, planned, require_numbers, require_quantisable, rounded
+from .quantize import (
+    Quantised,
+    Say,
+    Wanted,
+    head_name,
+    is_tied,
+    planned,
+    require_numbers,
+    require_quantisable,
+    rounded,
+)
 from .quantize_gptq import by_gptq, require_calibration
 from .quantized import FACTS_FILE, FORMAT, QuantizedWeight
 from .staging import require_empty, staged_folder
@@ -183,7 +193,11 @@ def _write(
     for path in _small_files(resolved.folder):
         shutil.copyfile(path, folder / path.name)
     config = config_of(resolved.folder)
-    config["quantization_config"] = quantization_config(facts.weights, _kept_linear(base, facts))
+    config["quantization_config"] = quantization_config(
+        facts.weights,
+        _kept_linear(base, facts),
+        embedding=facts.tied_head and head_name(base) in facts.weights,
+    )
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     save_file(tensors, folder / SINGLE_FILE, metadata={"format": "pt"})
     (folder / FACTS_FILE).write_text(facts.model_dump_json(indent=1) + "\n", encoding="utf-8")
