@@ -6,7 +6,7 @@ import math
 from math import fsum
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from load_records import make_load, request
 
@@ -61,6 +61,7 @@ def test_worked_costs() -> None:
     assert cost(record, "usd_per_million_total_tokens") == pytest.approx(0.001 * 61.5 / 1800 * 1e6)
 
 
+@settings(max_examples=20)
 @given(st.floats(0.01, 100))
 def test_twice_the_price_is_twice_every_cost(usd_per_hour: float) -> None:
     once, twice = load_of(usd_per_hour=usd_per_hour), load_of(usd_per_hour=2 * usd_per_hour)
@@ -78,6 +79,7 @@ def test_the_interval_of_a_cost_is_that_of_the_rate_upside_down() -> None:
     assert (found.ci_method or "").startswith("within_run")
 
 
+@settings(max_examples=20)
 @given(st.floats(0.01, 0.99))
 def test_the_split_by_time_adds_up_to_all_dollars(prefill: float) -> None:
     record = load_of(prefill_time_share=share(prefill))
@@ -95,6 +97,7 @@ def test_without_the_servers_times_there_is_no_split_and_a_reason() -> None:
     assert "metrics were not read" in (found.reason or "")
 
 
+@settings(max_examples=20)
 @given(padding=st.floats(0, 1), price=st.floats(0.01, 100))
 def test_the_lines_add_up_to_the_run_and_none_is_negative(padding: float, price: float) -> None:
     bill = make_load_bill(load_of(usd_per_hour=price, server_padding_share=share(padding)))
@@ -128,6 +131,7 @@ def test_a_worked_month() -> None:
     assert low <= 18 * 3.6 * 730 <= high
 
 
+@settings(max_examples=20)
 @given(st.floats(1, 1e8))
 def test_twice_the_traffic_is_twice_the_part_and_no_fewer_instances(requests_per_day: float) -> None:
     record, price = load_of(), Price(usd_per_hour=3.6, source="a test")

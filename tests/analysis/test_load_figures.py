@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from load_records import failed, make_load, request
 
@@ -193,6 +193,7 @@ def test_the_stretch_holds_busy_and_idle_time_and_no_more_in_flight_than_request
     assert 1 <= stretch.most_in_flight <= len(asked)
 
 
+@settings(max_examples=20)
 @given(st.floats(0.1, 10), st.integers(0, 1000))
 def test_all_times_times_k_are_all_latencies_times_k_and_all_rates_over_k(k: float, seed: int) -> None:
     draw = np.random.default_rng(seed)

@@ -50,8 +50,8 @@ def stretch_of(asked: Sequence[RequestResult]) -> Stretch | None:
 def rate(
     name: str, amounts: Sequence[tuple[float, float]], stretch: Stretch, what: str, *, n: int
 ) -> Measurement:
-    """Σ amounts, of `n` requests, over the stretch. The interval is a block bootstrap over equal slices of the
-    stretch, which are correlated: `within_run`."""
+    """Σ amounts, of `n` requests, over the stretch. The interval is a block bootstrap over equal slices of
+    the stretch, which are correlated: `within_run`."""
     total = math.fsum(amount for _, amount in amounts)
     ci, ci_method = _interval(amounts, stretch) if n >= INTERVAL_NEEDS else (None, None)
     method = f"{what} over the whole stretch, its start and end included"
