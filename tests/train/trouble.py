@@ -8,8 +8,10 @@ count: a file; in the end the number of calls of each point is written there.
 raise_in: the number of a step that is not done: an exception comes in its place.
 interrupt_after: the number of a step after which SIGTERM has come; interrupt_in_evaluation: the same, in the
     middle of the evaluation after it.
+interrupt_twice_in: the number of a step in which SIGINT comes twice.
 not_finite: numbers of steps whose loss is no number.
 interrupt_in_load: SIGTERM comes while the model is loaded.
+compile_only: the name of a layer's part that is compiled in the layer's place: seconds, not a minute.
 hostname: what this machine calls itself.
 ranks_saved: the number of processes that the checkpoint is said to be of.
 commands_after: {step: argv}: programs that are run after steps, when what was being saved is saved.
@@ -186,6 +188,9 @@ def _disturb_steps(asked: dict[str, Any]) -> None:
             os.close(handle)
         if asked.get("raise_in") == step:
             raise RuntimeError("the machine fell over")
+        if asked.get("interrupt_twice_in") == step:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
         return do_step(self, session, planned, batch, lr, step=step)
 
     def recorded(running: Any, *arguments: Any, **named: Any) -> Any:
@@ -222,6 +227,7 @@ def _disturb_steps(asked: dict[str, Any]) -> None:
 def _disturb_the_start(asked: dict[str, Any]) -> None:
     import socket
 
+    import trueup.model.compile
     import trueup.model.load
     import trueup.train.resume
 
@@ -235,6 +241,11 @@ def _disturb_the_start(asked: dict[str, Any]) -> None:
         found = load_tensors(folder, stem)
         return {**found, "rank1": found["rank0"]} if stem == "random" else found
 
+    if part := asked.get("compile_only"):
+        layers = trueup.model.compile._layers
+        trueup.model.compile._layers = lambda loaded, decoder: [
+            layer.get_submodule(part) for layer in layers(loaded, decoder)
+        ]
     if "hostname" in asked:
         socket.gethostname = lambda: str(asked["hostname"])
     if asked.get("interrupt_in_load"):
