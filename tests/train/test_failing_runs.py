@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from trueup.analysis.learnt import learnt_profile
+from trueup.checkpoint.choose import chosen
+from trueup.checkpoint.folder import load_tensors
+from trueup.checkpoint.manifest import WEIGHTS
 from trueup.train import stepper
 from trueup.train.session import Session
 
@@ -109,19 +112,45 @@ def test_a_divergence_goes_back_to_before_it_however_frequent_the_saves(
     assert sink.steps[-1].step == 14
 
 
-def test_the_next_run_starts_with_what_this_one_went_on_with(
-    run_tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+LARGE = (*EAGER, "shapes.tokens_per_microbatch=192", "train.tokens_per_step=384", "train.max_steps=3")
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is memory for 100 tokens of a micro-batch."""
     original = stepper.micro_batch_loss
 
-    def little_memory(session: Session, micro_batch: Any, phase: Any) -> torch.Tensor:
+    def refusing(session: Session, micro_batch: Any, phase: Any) -> torch.Tensor:
         if micro_batch.processed_tokens > 100:
             raise torch.OutOfMemoryError("out of memory")
         return original(session, micro_batch, phase)
 
-    monkeypatch.setattr(stepper, "micro_batch_loss", little_memory)
-    large = (*EAGER, "shapes.tokens_per_microbatch=192", "train.tokens_per_step=384", "train.max_steps=3")
-    outcome, sink = run_tiny(*large)
+    monkeypatch.setattr(stepper, "micro_batch_loss", refusing)
+
+
+def trained(home: Path) -> dict[str, torch.Tensor]:
+    """The weights of the last checkpoint."""
+    folder, _, _ = chosen(home / "run", "last", print)
+    return load_tensors(folder, WEIGHTS)
+
+
+def test_a_run_that_goes_on_in_smaller_micro_batches_learns_the_same(
+    run_tiny: Any, home: Path, request: pytest.FixtureRequest
+) -> None:
+    _, whole = run_tiny(*LARGE)
+    expected = trained(home)
+    request.getfixturevalue("little_memory")
+    _, split = run_tiny(*LARGE)
+    assert max(math.prod(step.shape) for step in whole.steps) > 100
+    assert max(math.prod(step.shape) for step in split.steps) <= 100
+    losses = [[step.loss for step in one.steps] for one in (whole, split)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    for name, weight in trained(home).items():
+        torch.testing.assert_close(weight, expected[name], rtol=1e-5, atol=1e-5, msg=name)
+
+
+def test_the_next_run_starts_with_what_this_one_went_on_with(run_tiny: Any, little_memory: None) -> None:
+    outcome, sink = run_tiny(*LARGE)
     assert outcome.header.state == "finished", outcome.header.reason
     assert all(math.prod(step.shape) <= 100 for step in sink.steps)
     assert [event.kind for event in sink.events].count("out_of_memory") == 1
