@@ -54,7 +54,7 @@ def _same(path: Path, loaded: LoadedModel) -> int:
     stored = {tensor.name: tensor for tensor in reader.tensors}
     expected = dict(named_tensors(loaded))
     for name, tensor in expected.items():
-        found = torch.from_numpy(gguf.dequantize(stored[name].data, stored[name].tensor_type))
+        found = torch.tensor(gguf.dequantize(stored[name].data, stored[name].tensor_type))
         if not torch.equal(found.view(tensor.shape), tensor.detach().float()):
             raise TrueupError(f"{name} in the GGUF file is not the folder's; the file was removed")
     return len(expected)
