@@ -109,6 +109,7 @@ def _factor(hessian_II: torch.Tensor, damping: float) -> torch.Tensor:
         damped_II = hessian_II + torch.eye(len(hessian_II)) * (damping * 10**attempt * mean)
         lower_II, wrong = torch.linalg.cholesky_ex(damped_II)
         if int(wrong) == 0:
+            factor_II: torch.Tensor
             factor_II, wrong = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower_II), upper=True)
             if int(wrong) == 0 and bool(torch.isfinite(factor_II).all()):
                 return factor_II

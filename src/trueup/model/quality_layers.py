@@ -36,7 +36,7 @@ def layer_errors(original: Any, quantised: Any, rows_RT: torch.Tensor) -> tuple[
 
     rows_RT = rows_RT[: max(1, TOKENS // rows_RT.shape[1]), :TOKENS]
     with _hooks(original, nn.Linear, look):
-        for part_BT in rows_RT.split(max(1, TOKENS_AT_ONCE // rows_RT.shape[1])):
+        for part_BT in torch.split(rows_RT, max(1, TOKENS_AT_ONCE // rows_RT.shape[1])):
             original(input_ids=part_BT, use_cache=False)
     return tuple(
         LayerError(name=name, error=(changed / whole) ** 0.5 if whole else 0.0)

@@ -78,7 +78,7 @@ def compare_at(
 
 
 def _parts(rows_RT: torch.Tensor, vocab: int) -> Iterator[torch.Tensor]:
-    yield from rows_RT.split(max(1, LOGITS_AT_ONCE // (rows_RT.shape[1] * vocab)))
+    yield from torch.split(rows_RT, max(1, LOGITS_AT_ONCE // (rows_RT.shape[1] * vocab)))
 
 
 def _logits(base: Any, tokens_BT: torch.Tensor) -> torch.Tensor:
@@ -129,7 +129,7 @@ def _greedy_matches(original: Any, quantised: Any, prompts_RT: torch.Tensor, ans
     whole_RT = torch.cat([prompts_RT, answers_RN], dim=1)
     logits = quantised(input_ids=whole_RT, use_cache=False, logits_to_keep=answer_tokens + 1).logits
     same_RN = (logits[:, :-1].argmax(-1) == answers_RN) & torch.isfinite(logits[:, :-1]).all(-1)
-    return same_RN.long().cumprod(dim=1).sum(1).tolist()
+    return [int(matched) for matched in same_RN.long().cumprod(dim=1).sum(1)]
 
 
 @torch.no_grad()

@@ -132,7 +132,7 @@ def is_tied(base: Any) -> bool:
 def head_name(base: Any) -> str:
     """The embedding's, where it is the head as well."""
     module = base.get_input_embeddings() if is_tied(base) else base.get_output_embeddings()
-    return next(name for name, one in base.named_modules() if one is module)
+    return next(str(name) for name, one in base.named_modules() if one is module)
 
 
 @torch.no_grad()

@@ -92,7 +92,7 @@ def _first_inputs(base: Any, layer: Any, rows_RT: torch.Tensor) -> list[_Chunk]:
         raise _SeenEnoughError
 
     with _removed(layer.register_forward_pre_hook(look, with_kwargs=True)):
-        for part_BT in rows_RT.split(max(1, TOKENS_AT_ONCE // rows_RT.shape[1])):
+        for part_BT in torch.split(rows_RT, max(1, TOKENS_AT_ONCE // rows_RT.shape[1])):
             with suppress(_SeenEnoughError):
                 base(input_ids=part_BT, use_cache=False)
     return chunks

@@ -21,16 +21,29 @@ def dequantised_state(folder: Path, dtype: torch.dtype = torch.float32) -> dict[
 def load_dequantised(folder: Path, *, attention: str = "sdpa", dtype: torch.dtype = torch.float32) -> Any:
     """(the causal LM, transformers' loading info). Its config no longer speaks of quantisation: what it holds
     is plain numbers."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
+    return causal_lm(config, dequantised_state(folder, dtype), attention=attention, dtype=dtype)
+
+
+def causal_lm(
+    config: Any,
+    state: dict[str, torch.Tensor],
+    *,
+    attention: str = "sdpa",
+    dtype: torch.dtype = torch.float32,
+) -> Any:
+    """(the causal LM that `config` describes, with these weights; transformers' loading info)."""
+    from transformers import AutoModelForCausalLM
+
     auto: Any = AutoModelForCausalLM
     return auto._model_mapping[type(config)].from_pretrained(
         None,
         config=config,
-        state_dict=dequantised_state(folder, dtype),
+        state_dict=state,
         dtype=dtype,
         attn_implementation=attention,
         output_loading_info=True,
