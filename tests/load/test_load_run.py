@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -69,8 +70,6 @@ def test_what_waits_in_the_client_is_in_the_latency() -> None:
 
     def blocking(n: int, body: dict[str, Any]) -> Script:
         if n == 1:
-            import asyncio
-
             asyncio.get_running_loop().now_s += 4.0  # type: ignore[attr-defined]
         return quick(n, body)
 
@@ -315,3 +314,51 @@ def test_an_interrupted_load_keeps_what_was_answered(number: signal.Signals) -> 
     assert value(record, "error_share") == 0
     assert value(record, "output_tokens") == 25
     assert signal.getsignal(number) == before
+
+
+class DyingServer:
+    """Ready at once; ends by itself some seconds later."""
+
+    def __init__(self, after_s: float) -> None:
+        self._after_s = after_s
+        self.entered = self.left = False
+
+    def __enter__(self) -> DyingServer:
+        self.entered = True
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.left = True
+
+    async def ready(self, http: httpx.AsyncClient, url: str, within_s: float) -> None:
+        assert url == "http://s/ready"
+
+    async def ended(self) -> str:
+        await asyncio.sleep(self._after_s)
+        return "the server ended with exit code -9"
+
+
+def test_a_server_of_our_own_that_dies_ends_the_load_and_what_was_answered_is_kept() -> None:
+    own = DyingServer(after_s=10.0)
+    asked = settings(arrivals="closed", rate=None, concurrency=1, requests=100)
+    outcome = loaded(ScriptedServer(quick), asked, job={"own": own})
+    assert outcome.record.state == "failed"
+    assert str(outcome.error) == "the server ended with exit code -9"
+    assert value(outcome.record, "completed_requests_count") == 3  # of 3 s each
+    assert own.left
+
+
+def test_a_server_of_our_own_that_lives_is_ended_with_the_load() -> None:
+    own = DyingServer(after_s=1e6)
+    outcome = loaded(ScriptedServer(quick), settings(), job={"own": own})
+    assert outcome.error is None
+    assert own.left
+
+
+def test_an_answer_that_takes_too_long_is_a_timeout_and_the_others_are_answered() -> None:
+    def slow(n: int, body: dict[str, Any]) -> Script:
+        return answer_of(prompt=20, chunks=5, first_s=1.0 if n else 1000.0, gap_s=0.5)
+
+    record = loaded(ScriptedServer(slow), settings(timeout_s=60.0)).record
+    assert value(record, "errors_timeout_count") == 1
+    assert value(record, "completed_requests_count") == 9

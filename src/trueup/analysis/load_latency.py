@@ -93,11 +93,16 @@ def _summary(name: str, values: Sequence[float], formula: str, *, why_none: str 
 
 
 def _how_itl(whole: Sequence[RequestResult]) -> str:
-    each = tokens_per_chunk(whole)
+    """What a gap is of: a token where each chunk holds one, and came in a read of its own."""
+    each, gaps = tokens_per_chunk(whole), [gap for one in whole for gap in one.gaps_s]
+    how = FORMULAS["itl"]
     if each is None:
-        return f"{FORMULAS['itl']}; how many tokens a chunk holds is not known"
-    if each > 1.005:
-        return (
-            f"{FORMULAS['itl']}; a chunk holds {each:.4g} tokens on average, so it is longer than a token's"
-        )
-    return f"{FORMULAS['itl']}; a chunk holds one token"
+        how += "; how many tokens a chunk holds is not known"
+    elif each > 1.005:
+        how += f"; a chunk holds {each:.4g} tokens on average, so it is longer than a token's"
+    else:
+        how += "; a chunk holds one token"
+    together = sum(gap == 0 for gap in gaps)
+    if together:
+        how += f"; {together / len(gaps):.1%} came together with the chunk before"
+    return how

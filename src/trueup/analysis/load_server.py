@@ -121,7 +121,7 @@ def _padding(told: _Told, recompute: Measurement) -> Measurement:
 def _rise(told: _Told, name: str, counter: str) -> Measurement:
     rose = told.rose.get(counter)
     if rose is None:
-        return load_missing(name, f"the server has no counter of {counter.replace('_', ' ')}")
+        return load_missing(name, f"the server has no counter of {_in_words(counter)}")
     if rose < 0:
         return load_missing(name, "the counter fell: the server began anew during the load")
     return load_figure(name, rose, "measured", "the server's counter, after the load less before it")
@@ -130,7 +130,7 @@ def _rise(told: _Told, name: str, counter: str) -> Measurement:
 def _part(told: _Told, name: str, part: str, whole: tuple[str, ...], what: str) -> Measurement:
     counters = (part, *whole)
     if lacking := [one for one in counters if one not in told.rose]:
-        return load_missing(name, f"the server has no counter of {lacking[0].replace('_', ' ')}")
+        return load_missing(name, f"the server has no counter of {_in_words(lacking[0])}")
     total = fsum(told.rose[one] for one in whole)
     if min(told.rose[one] for one in counters) < 0:
         return load_missing(name, "a counter fell: the server began anew during the load")
@@ -139,3 +139,9 @@ def _part(told: _Told, name: str, part: str, whole: tuple[str, ...], what: str) 
     return load_figure(
         name, told.rose[part] / total, "measured", "by the server's counters, after the load less before it"
     )
+
+
+def _in_words(counter: str) -> str:
+    """prefill seconds, useful tokens."""
+    stem = counter.removesuffix("_s")
+    return stem.replace("_", " ") + (" seconds" if stem != counter else "")

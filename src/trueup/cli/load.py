@@ -84,7 +84,7 @@ def load(
     serve_option: list[str] = typer.Option(
         [],
         "--serve-option",
-        help="With MODEL: passed on to `trueup serve`, such as --serve-option=--port=8001.",
+        help="With MODEL: passed on to `trueup serve`, such as --serve-option=--quant=int8.",
     ),
     ready_within: float = typer.Option(
         600.0, "--ready-within", help="With MODEL: seconds it may take to start."
