@@ -10,11 +10,21 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy.engine import Connection
 from store_records import make_record, write_folder
 
 from trueup.schema import Evaluation, Event, Measurement, SpanTotal, Step, StorageError
 from trueup.store import Store, migrate, tables
 from trueup.store.database import open_for_writing, writing
+
+
+def downgraded(connection: Connection, revision: str) -> None:
+    from alembic import command
+
+    config = Config()
+    config.set_main_option("script_location", str(migrate.MIGRATIONS))
+    config.attributes["connection"] = connection
+    command.downgrade(config, revision)
 
 
 def test_an_empty_file_becomes_the_newest_tables(tmp_path: Path) -> None:
@@ -107,11 +117,31 @@ def test_headers_move_to_their_own_table_with_all_that_belongs_to_a_run(tmp_path
     migrate.migrate(engine)
     with engine.connect() as connection:
         assert connection.exec_driver_sql("SELECT * FROM headers").all() == [("a", '{"id": "a"}')]
+        assert connection.exec_driver_sql("SELECT * FROM recipes").all() == [("a", "{}")]
         assert connection.exec_driver_sql("SELECT run_id, name FROM measurements").all() == [("a", "wall_s")]
     with writing(engine) as connection:
         connection.exec_driver_sql("DELETE FROM runs")
     with engine.connect() as connection:
         assert connection.exec_driver_sql("SELECT * FROM headers").all() == []
+
+
+def test_recipes_move_out_of_headers_and_back(tmp_path: Path) -> None:
+    engine = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
+    header = '{"id": "a", "steady": {"cv": NaN}, "recipe": {"tune": {"rank": 16}}}'
+    with writing(engine) as connection:
+        migrate.run_alembic(connection, "0004")
+        connection.exec_driver_sql(
+            "INSERT INTO runs (id, kind, name, state, started_at, recipe_digest, signature) "
+            "VALUES ('a', 'train', 'a', 'finished', '2026-01-01', 'd', 's')"
+        )
+        connection.exec_driver_sql("INSERT INTO headers VALUES ('a', ?)", (header,))
+        migrate.run_alembic(connection, "0005")
+        recipes = connection.exec_driver_sql("SELECT * FROM recipes").all()
+        assert recipes == [("a", '{"tune": {"rank": 16}}')]
+        rest = connection.exec_driver_sql("SELECT header FROM headers").scalar_one()
+        assert rest == '{"id": "a", "steady": {"cv": NaN}}'
+        downgraded(connection, "0004")
+        assert connection.exec_driver_sql("SELECT header FROM headers").scalar_one() == header
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path) -> None:
@@ -126,13 +156,8 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path) ->
 
 
 def test_tables_can_be_taken_away_again(tmp_path: Path) -> None:
-    from alembic import command
-
     Store.open(tmp_path).close()
-    config = Config()
-    config.set_main_option("script_location", str(migrate.MIGRATIONS))
     engine = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
     with writing(engine) as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "base")
+        downgraded(connection, "base")
     assert migrate.version_of(engine) is None

@@ -71,7 +71,7 @@ def test_what_is_meant(store: Store, text: str, meant: list[str]) -> None:
     [
         ("demi-*", r"no run has a name like 'demi-\*'"),
         ("tune.rank=99", "no run meets 'tune.rank=99'"),
-        ("tune.rnk=16", "tune.rnk=16: no run has 'tune.rnk'; a key is one of id, name"),
+        ("tune.rnk=16", "tune.rnk=16: no run has 'tune.rnk'; a key is one of id, kind, name"),
         ("dmeo", "there is no run 'dmeo'; did you mean demo"),
     ],
 )

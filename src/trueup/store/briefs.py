@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from trueup.schema import Evaluation, Measurement, RunHeader, RunRecord
 
 from . import tables
-from .rows import measurement_of, record_of
+from .rows import header_of, headers_of, measurement_of, record_of
 
 AT_ONCE = 500  # ids in one query: SQLite takes a limited number of parameters
 
@@ -50,8 +50,8 @@ def briefs(
     m, e = tables.measurements.c, tables.evaluations.c
     wanted = or_(m.name.in_(names), m.name.not_in(known))
     for some in _parts(ids):
-        for run_id, header in connection.execute(_headers(some)):
-            headers[run_id] = RunHeader.model_validate(header)
+        for run_id, rest, recipe in connection.execute(headers_of(some)):
+            headers[run_id] = header_of(rest, recipe)
         told = select(tables.measurements).where(and_(m.run_id.in_(some), wanted)).order_by(m.run_id, m.seq)
         for row in connection.execute(told).mappings():
             measurements[row["run_id"]][row["name"]] = measurement_of(row)
@@ -71,11 +71,6 @@ def briefs(
         )
         for run_id in ids
     ]
-
-
-def _headers(ids: Sequence[str]) -> Any:
-    h = tables.headers.c
-    return select(h.run_id, h.header).where(h.run_id.in_(ids))
 
 
 def _tokens_after(ids: Sequence[str]) -> Any:

@@ -11,7 +11,7 @@ from trueup.schema import StorageError
 from .database import writing
 from .tables import metadata
 
-REVISIONS = ("0001", "0002", "0003", "0004")  # oldest first; one file each in migrations/versions
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")  # oldest first; one file each in migrations/versions
 HEAD = REVISIONS[-1]
 MIGRATIONS = Path(__file__).parent / "migrations"
 

@@ -17,7 +17,7 @@ from sqlalchemy import delete, insert, or_, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DataError, IntegrityError, StatementError
 
-from trueup.schema import InputError, RunHeader, RunRecord, StorageError
+from trueup.schema import InputError, RunRecord, StorageError
 from trueup.schema.measurement import Frozen
 from trueup.schema.run import HEADER_FILE
 
@@ -35,7 +35,7 @@ from .database import (
 )
 from .liveness import parse_instant
 from .migrate import HEAD, create_in_memory, migrate, version_of
-from .rows import SERIES, measurement_of, record_of, rows_of, run_row
+from .rows import SERIES, header_of, headers_of, measurement_of, record_of, rows_of, run_row
 from .run_folder import read_run_folder
 from .selection import Held, selected
 from .signatures import has_no_run_yet, run_folders, signature_of
@@ -260,11 +260,11 @@ class Store:
 
     def record(self, run_id: str, *, samples: bool = False) -> RunRecord:
         """A run as stored. Samples and requests come from the run folder; they are empty where it is gone."""
-        h, m = tables.headers.c, tables.measurements.c
+        m = tables.measurements.c
         series: dict[str, tuple[Frozen, ...]] = {}
         with explained(self.home), self._engine.connect() as connection:
-            header = connection.execute(select(h.header).where(h.run_id == run_id)).scalar_one_or_none()
-            if header is None:
+            known = connection.execute(headers_of([run_id])).first()
+            if known is None:
                 raise InputError(f"there is no run with the id '{run_id}' in {self.home}")
             rows = connection.execute(select(tables.measurements).where(m.run_id == run_id).order_by(m.seq))
             measurements = {row["name"]: measurement_of(row) for row in rows.mappings()}
@@ -273,13 +273,9 @@ class Store:
                 found = connection.execute(query).mappings()
                 series[name] = tuple(record_of(model, table, row) for row in found)
         folder = self.home / RUNS_FOLDER / run_id
-        parts: dict[str, object] = {
-            "header": RunHeader.model_validate(header),
-            "measurements": measurements,
-            **series,
-        }
-        is_load = header.get("kind") == "load"
-        if (samples or is_load) and (folder / HEADER_FILE).exists():
+        header = header_of(*known[1:])
+        parts: dict[str, object] = {"header": header, "measurements": measurements, **series}
+        if (samples or header.kind == "load") and (folder / HEADER_FILE).exists():
             read = read_run_folder(folder, samples=samples)
             parts |= {"samples": read.samples, "requests": read.requests}
         return RunRecord.model_validate(parts)

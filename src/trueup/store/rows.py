@@ -6,10 +6,10 @@ A figure that is NaN (a run that diverged) is NULL in the database; `record_of` 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Float, Table
+from sqlalchemy import Float, Select, Table, select
 
 from trueup.schema import Evaluation, Event, Measurement, RunHeader, RunRecord, SpanTotal, Step
 from trueup.schema.measurement import Frozen
@@ -45,7 +45,9 @@ def run_row(header: RunHeader, *, signature: str, imported_at: str | None) -> Ro
 def rows_of(record: RunRecord) -> Iterable[tuple[Table, list[Row]]]:
     """The rows of every table but `runs`."""
     run_id = record.header.id
-    yield tables.headers, [{"run_id": run_id, "header": record.header.model_dump()}]
+    header = record.header.model_dump()
+    yield tables.recipes, [{"run_id": run_id, "recipe": header.pop("recipe")}]
+    yield tables.headers, [{"run_id": run_id, "header": header}]
     yield (
         tables.measurements,
         [
@@ -56,6 +58,20 @@ def rows_of(record: RunRecord) -> Iterable[tuple[Table, list[Row]]]:
     for series, (table, _) in SERIES.items():
         items: tuple[Frozen, ...] = getattr(record, series)
         yield table, [{"run_id": run_id, "seq": seq, **item.model_dump()} for seq, item in enumerate(items)]
+
+
+def headers_of(ids: Sequence[str]) -> Select[tuple[str, Any, Any]]:
+    """(run, header but for the recipe, recipe), for `header_of`."""
+    h, r = tables.headers.c, tables.recipes.c
+    return (
+        select(h.run_id, h.header, r.recipe)
+        .join_from(tables.headers, tables.recipes, h.run_id == r.run_id)
+        .where(h.run_id.in_(ids))
+    )
+
+
+def header_of(rest: Mapping[str, Any], recipe: Mapping[str, Any]) -> RunHeader:
+    return RunHeader.model_validate({**rest, "recipe": recipe})
 
 
 def record_of(model: type[Record], table: Table, row: Mapping[Any, Any]) -> Record:

@@ -121,12 +121,23 @@ def meeting(connection: Connection, conditions: Sequence[Condition], read: Held)
 
 def _values(connection: Connection, key: str) -> list[tuple[str, list[Any]]]:
     """(id, the values that the key stands for) of every run."""
-    r, h = tables.runs.c, tables.headers.c
-    if key in _COLUMNS:
-        query: Select[Any] = select(r.id, r[key])
-    else:
-        query = select(h.run_id, *(h.header[path] for path in _paths(key)))
+    r = tables.runs.c
+    query: Select[Any] = select(r.id, r[key]) if key in _COLUMNS else _of_settings(_paths(key))
     return [(row[0], list(row[1:])) for row in connection.execute(query)]
+
+
+def _of_settings(paths: Sequence[tuple[str, ...]]) -> Select[Any]:
+    """Of every run, what is at these places of its header; only the tables that hold them are read."""
+    query: Select[Any] = select(tables.runs.c.id)
+    held = {"recipe" if path[0] == "recipe" else "header": path for path in paths}
+    for table in [tables.recipes] * ("recipe" in held) + [tables.headers] * ("header" in held):
+        query = query.join(table, table.c.run_id == tables.runs.c.id)
+    for path in paths:
+        in_recipe = path[0] == "recipe"
+        column = tables.recipes.c.recipe if in_recipe else tables.headers.c.header
+        inner = path[1:] if in_recipe else path
+        query = query.add_columns(column[inner] if inner else column)
+    return query
 
 
 def _paths(key: str) -> Sequence[tuple[str, ...]]:

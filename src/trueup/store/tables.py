@@ -50,8 +50,10 @@ def _seq() -> Column[int]:
     return Column("seq", Integer, primary_key=True, autoincrement=False)
 
 
-# Apart from `runs`: a header is a hundred times as long as what a list of runs reads.
+# Apart from `runs`: a header is a hundred times as long as what a list of runs reads. Its recipe is apart
+# from the rest of it: what all runs are asked for is mostly a setting.
 headers = Table("headers", metadata, _run_id(), Column("header", JSON, nullable=False))
+recipes = Table("recipes", metadata, _run_id(), Column("recipe", JSON, nullable=False))
 
 measurements = Table(
     "measurements",
