@@ -10,7 +10,7 @@ from .scheduler import Step
 
 
 def null_batch(shape: StepShape) -> StepBatch:
-    """All padding: what a warm-up runs, and what `assemble` writes its rows over."""
+    """All padding: what a warm-up runs."""
     rows, new, blocks = shape
     return StepBatch(
         tokens_BQ=torch.zeros(rows, new, dtype=torch.int64),
@@ -23,17 +23,26 @@ def null_batch(shape: StepShape) -> StepBatch:
 
 
 def assemble(step: Step, block_size: int) -> StepBatch:
-    batch = null_batch(step.shape)
-    for at, row in enumerate(step.rows):
+    """By one tensor a field, not one a row and field: torch.tensor costs 5 µs whatever its size."""
+    count, new, width = step.shape
+    tokens, positions, slots, tables, lengths, last = [], [], [], [], [], []
+    for row in step.rows:
         end = row.start + row.new
-        needed_W = torch.tensor(row.table.blocks[: -(-end // block_size)])
-        positions_N = torch.arange(row.start, end)
-        batch.tokens_BQ[at, : row.new] = torch.tensor(row.sequence.tokens[row.start : end])
-        batch.positions_BQ[at, : row.new] = positions_N
-        batch.slots_BQ[at, : row.new] = needed_W[positions_N // block_size] * block_size + (
-            positions_N % block_size
-        )
-        batch.tables_BW[at, : len(needed_W)] = needed_W
-        batch.lengths_B[at] = end
-        batch.last_B[at] = row.new - 1
-    return batch
+        own = range(row.start, end)
+        blocks = row.table.blocks[: -(-end // block_size)]
+        padding = [0] * (new - row.new)
+        tokens.append(row.sequence.tokens[row.start : end] + padding)
+        positions.append([*own, *padding])
+        slots.append([blocks[at // block_size] * block_size + at % block_size for at in own] + padding)
+        tables.append(blocks + [0] * (width - len(blocks)))
+        lengths.append(end)
+        last.append(row.new - 1)
+    missing = count - len(step.rows)
+    return StepBatch(
+        tokens_BQ=torch.tensor(tokens + [[0] * new] * missing),
+        positions_BQ=torch.tensor(positions + [[0] * new] * missing),
+        slots_BQ=torch.tensor(slots + [[0] * new] * missing),
+        tables_BW=torch.tensor(tables + [[0] * width] * missing),
+        lengths_B=torch.tensor(lengths + [0] * missing),
+        last_B=torch.tensor(last + [0] * missing),
+    )

@@ -107,19 +107,16 @@ class Scheduler:
     def shrink(self, step: Step) -> bool:
         """After a device had no memory for `step`: allow only smaller ones from now on. False where there is
         none smaller."""
+        rows, new, _ = step.shape
         if step.decodes:
-            allowed = len(step.rows) // 2
-            if allowed == 0:
-                return False
-            self.rows_allowed = allowed
-            while len(self.running) > allowed:
+            fewer = [count for count in self.plan.decode_rows if count < rows]
+            self.rows_allowed = max(fewer, default=self.rows_allowed)
+            while fewer and len(self.running) > self.rows_allowed:
                 self._preempt_youngest()
-            return True
-        allowed = step.shape[0] * step.shape[1] // 2
-        if allowed < self.plan.chunks[0]:
-            return False
-        self.tokens_allowed = allowed
-        return True
+            return bool(fewer)
+        fewer = [count * chunk for count, chunk in self.plan.prefill_shapes if count * chunk < rows * new]
+        self.tokens_allowed = max(fewer, default=self.tokens_allowed)
+        return bool(fewer)
 
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.rows_allowed:

@@ -1,0 +1,135 @@
+"""Greedy answers are those of transformers' generate, token for token, whatever the engine does to get them:
+block sizes, batch sizes, preemption, prefix cache and chunked prompts in a pairwise cover."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+from engine_fakes import answers, plan_of
+from reference_runner import Reference, ReferenceRunner
+
+from trueup.model.tiny import write_tiny
+from trueup.serve.engine import Engine
+from trueup.serve.request import Output, Request, Sampling
+
+EOS = 258
+MAX_TOKENS = 16
+PREEMPTED_EVERY = 5  # steps
+
+
+@dataclass(frozen=True)
+class Setting:
+    block_size: int
+    rows: int
+    preempted: bool
+    prefix_cache: bool
+    chunked: bool
+
+
+LEVELS: tuple[tuple[Any, ...], ...] = (
+    (4, 16, 64),
+    (1, 2, 4, 8, 16),
+    (False, True),
+    (False, True),
+    (False, True),
+)
+
+
+def pairwise_cover() -> list[Setting]:
+    """Few settings in which each two levels of each two factors meet."""
+    pairs = list(combinations(range(len(LEVELS)), 2))
+    open_pairs = {(a, b, x, y) for a, b in pairs for x in LEVELS[a] for y in LEVELS[b]}
+    cover: list[Setting] = []
+    while open_pairs:
+        best = max(
+            product(*LEVELS), key=lambda one: sum((a, b, one[a], one[b]) in open_pairs for a, b in pairs)
+        )
+        open_pairs -= {(a, b, best[a], best[b]) for a, b in pairs}
+        cover.append(Setting(*best))
+    return cover
+
+
+def test_the_cover_has_every_pair_of_levels() -> None:
+    cover = pairwise_cover()
+    assert len(cover) < 20
+    for a, b in combinations(range(len(LEVELS)), 2):
+        rows = [tuple(vars(one).values()) for one in cover]
+        assert {(row[a], row[b]) for row in rows} == set(product(LEVELS[a], LEVELS[b]))
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    folder = tmp_path_factory.mktemp("model")
+    write_tiny(folder, max_position_embeddings=256)
+    return Reference(folder)
+
+
+def prompts_of(count: int, seed: int = 6) -> list[tuple[int, ...]]:
+    """Bytes; of 1 to 90 tokens, every third with a common beginning."""
+    chance = random.Random(seed)
+    common = [chance.randrange(256) for _ in range(40)]
+    return [
+        tuple(
+            (common[: chance.choice((4, 16, 33))] if at % 3 == 0 else [])
+            + [chance.randrange(256) for _ in range(chance.choice((1, 3, 8, 17, 50)))]
+        )
+        for at in range(count)
+    ]
+
+
+def served(reference: Reference, prompts: list[tuple[int, ...]], setting: Setting) -> dict[str, list[int]]:
+    plan = plan_of(
+        usable=max(8, setting.rows * (128 // setting.block_size) * 2 // 3),
+        rows=setting.rows,
+        context=128,
+        block_size=setting.block_size,
+        chunk=16 if setting.chunked else 128,
+    )
+    engine = Engine(
+        ReferenceRunner(plan, reference), plan, eos_ids=frozenset({EOS}), prefix_cache=setting.prefix_cache
+    )
+    for at, prompt in enumerate(prompts):
+        engine.add(Request(f"{at}", prompt, Sampling(MAX_TOKENS, temperature=0.0)))
+    outputs: list[Output] = []
+    for step in range(1, 20_000):
+        if not engine.has_work:
+            break
+        outputs += engine.step()
+        if setting.preempted and step % PREEMPTED_EVERY == 0 and engine._scheduler.running:
+            engine._scheduler._preempt_youngest()
+    assert not engine.has_work
+    assert engine.stats().blocks_used == 0
+    assert not setting.preempted or engine.stats().preemptions > 0
+    return {name: [token.id for token in tokens] for name, (tokens, _) in answers(outputs).items()}
+
+
+def differences(reference: Reference, prompts: list[tuple[int, ...]], setting: Setting) -> int:
+    """How many answers part from transformers' where two tokens are as good as equal; fails where one does
+    elsewhere."""
+    got = served(reference, prompts, setting)
+    near = 0
+    for at, prompt in enumerate(prompts):
+        want = reference.generate(prompt, MAX_TOKENS)
+        parts = [n for n, (a, b) in enumerate(zip(got[f"{at}"], want, strict=False)) if a != b]
+        if parts:
+            assert reference.near([*prompt, *want[: parts[0]]]), (at, got[f"{at}"], want)
+            near += 1
+        else:
+            assert got[f"{at}"] == want
+    return near
+
+
+@pytest.mark.parametrize("setting", pairwise_cover(), ids=str)
+def test_greedy_answers_are_those_of_transformers(reference: Reference, setting: Setting) -> None:
+    assert differences(reference, prompts_of(16), setting) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", pairwise_cover(), ids=str)
+def test_a_hundred_greedy_answers_are_those_of_transformers(reference: Reference, setting: Setting) -> None:
+    near = differences(reference, prompts_of(100), setting)
+    assert near <= 2, f"{near} of 100 answers part at logits closer than 1e-4"
