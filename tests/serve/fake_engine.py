@@ -11,6 +11,7 @@ from trueup.serve.request import FinishReason, Output, RefusedError, Request, To
 
 END = 258  # <|im_end|> of the tiny tokenizer, whose bytes are its tokens
 BLOCK_SIZE = 4
+PAUSE_S = 0.001  # between looks whether a held engine may step
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,8 @@ class FakeEngine:
         self.running = [one for one in self.running if one.request.id != request_id]
 
     def step(self) -> list[Output]:
-        if self.held:
-            self._gate.acquire()
+        if self.held and not self._gate.acquire(timeout=PAUSE_S):
+            return []
         if self.broken is not None:
             raise self.broken
         self._stats = replace(self._stats, steps=self._stats.steps + 1)
