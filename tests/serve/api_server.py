@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -68,12 +69,10 @@ class Running:
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Waits for what another thread brings about."""
-        pause = threading.Event()
-        for _ in range(int(WAIT_S / 0.002)):
-            if holds():
-                return
+        pause, given_up = threading.Event(), time.monotonic() + WAIT_S
+        while not holds():
+            assert time.monotonic() < given_up, "it does not come about"
             pause.wait(0.002)
-        raise AssertionError("it does not come about")
 
 
 @contextmanager

@@ -1,0 +1,167 @@
+"""The keys that keep a request from being answered twice."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from trueup.serve.idempotency import Head, Memory, fingerprint_of, key_of
+from trueup.serve.openai_errors import ApiError
+
+ASKED = fingerprint_of("POST", "/v1/completions", b"{}")
+HEAD = Head(200, (("content-type", "application/json"),))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def answered(memory: Memory, key: str, answer: bytes = b"answer", owner: str = "") -> None:
+    kept, new = memory.begin(owner, key, ASKED)
+    assert new
+    kept.begin(HEAD)
+    kept.add(answer)
+    memory.close(owner, key, kept, None)
+
+
+def replayed(memory: Memory, key: str) -> bytes:
+    async def read() -> bytes:
+        kept, new = memory.begin("", key, ASKED)
+        assert not new
+        assert await kept.head() == HEAD
+        return b"".join([chunk async for chunk in kept.chunks()])
+
+    return asyncio.run(read())
+
+
+def refusal(memory: Memory, key: str, asked: bytes = ASKED, owner: str = "") -> tuple[int, str | None]:
+    with pytest.raises(ApiError) as refused:
+        memory.begin(owner, key, asked)
+    return refused.value.status, refused.value.code
+
+
+def test_an_answer_that_is_done_is_given_again_byte_for_byte() -> None:
+    memory = Memory()
+    answered(memory, "k", b"data: 1\n\ndata: [DONE]\n\n")
+    assert replayed(memory, "k") == b"data: 1\n\ndata: [DONE]\n\n"
+
+
+def test_a_key_under_way_is_in_use() -> None:
+    memory = Memory()
+    memory.begin("", "k", ASKED)
+    assert refusal(memory, "k") == (409, "idempotency_key_in_use")
+
+
+def test_a_key_with_another_body_is_refused_under_way_and_done() -> None:
+    memory, other = Memory(), fingerprint_of("POST", "/v1/completions", b"{ }")
+    memory.begin("", "k", ASKED)
+    answered(memory, "done")
+    assert refusal(memory, "k", other) == (422, "idempotency_key_reused")
+    assert refusal(memory, "done", other) == (422, "idempotency_key_reused")
+
+
+def test_the_same_body_on_another_path_is_another_request() -> None:
+    memory = Memory()
+    answered(memory, "k")
+    assert refusal(memory, "k", fingerprint_of("POST", "/v1/chat/completions", b"{}"))[0] == 422
+
+
+def test_each_client_has_keys_of_its_own() -> None:
+    memory = Memory()
+    answered(memory, "k", owner="one")
+    assert memory.begin("two", "k", ASKED)[1]
+
+
+def test_a_request_that_came_to_nothing_frees_its_key() -> None:
+    memory = Memory()
+    kept, _ = memory.begin("", "k", ASKED)
+    memory.close("", "k", kept, ApiError(503, "later"))
+    with pytest.raises(ApiError, match="later"):
+        asyncio.run(kept.head())
+    assert memory.begin("", "k", ASKED)[1]
+
+
+def test_answers_are_kept_for_a_day() -> None:
+    clock = Clock()
+    memory = Memory(clock=clock)
+    answered(memory, "k")
+    clock.now = 24 * 3600 - 1
+    assert replayed(memory, "k") == b"answer"
+    clock.now = 24 * 3600
+    assert memory.begin("", "k", ASKED)[1]
+    assert memory.held_bytes == 0
+
+
+def test_the_number_of_keys_is_bounded_and_the_oldest_go_first() -> None:
+    memory = Memory(entries=3)
+    for key in "abcd":
+        answered(memory, key)
+    assert len(memory) == 3
+    assert replayed(memory, "b") == b"answer"
+    assert memory.begin("", "a", ASKED)[1]
+
+
+def test_beyond_its_bytes_an_old_answer_is_let_go_and_not_given_twice() -> None:
+    memory = Memory(size=10)
+    for key in "abc":
+        answered(memory, key, b"12345")
+    assert memory.held_bytes == 10
+    assert refusal(memory, "a") == (409, "idempotency_answer_gone")
+    assert replayed(memory, "c") == b"12345"
+
+
+def test_an_answer_larger_than_all_bounds_is_not_given_twice() -> None:
+    memory = Memory(size=10)
+    answered(memory, "k", b"x" * 11)
+    assert memory.held_bytes == 0
+    assert refusal(memory, "k") == (409, "idempotency_answer_gone")
+
+
+def test_keys_under_way_outlive_the_bounds() -> None:
+    clock = Clock()
+    memory = Memory(entries=2, clock=clock)
+    memory.begin("", "k", ASKED)
+    answered(memory, "a")
+    answered(memory, "b")
+    clock.now = 10**6
+    assert refusal(memory, "k") == (409, "idempotency_key_in_use")
+
+
+def test_an_answer_is_followed_while_it_comes() -> None:
+    async def follow() -> list[bytes]:
+        memory = Memory()
+        kept, _ = memory.begin("", "k", ASKED)
+        kept.begin(HEAD)
+        kept.add(b"1")
+        chunks = kept.chunks()
+        found = [await anext(chunks)]
+        kept.add(b"2")
+        memory.close("", "k", kept, None)
+        return [*found, *[chunk async for chunk in chunks]]
+
+    assert asyncio.run(follow()) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("header", ["8e03978e", '"8e03978e"', ' "8e03978e" '])
+def test_a_key_is_a_structured_string_or_bare(header: str) -> None:
+    assert key_of(header, required=True) == "8e03978e"
+
+
+@pytest.mark.parametrize("header", ["", '""', "a" * 256, "nö", "a\tb"])
+def test_what_can_be_no_key_is_refused(header: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        key_of(header, required=False)
+    assert (refused.value.status, refused.value.code) == (400, "idempotency_key_invalid")
+
+
+def test_a_missing_key_is_refused_where_one_is_required() -> None:
+    assert key_of(None, required=False) is None
+    with pytest.raises(ApiError) as refused:
+        key_of(None, required=True)
+    assert (refused.value.status, refused.value.code) == (400, "idempotency_key_missing")
+    assert 'rel="describedby"' in refused.value.headers["Link"]
