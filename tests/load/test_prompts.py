@@ -21,7 +21,7 @@ def test_the_servers_counts_of_two_prompts_tell_any_other(overhead: int, each: i
 
 
 def test_a_third_count_that_does_not_fit_makes_lengths_near_and_says_so() -> None:
-    cost = cost_of({8: 11, 40: 43, 24: 29})
+    cost = cost_of(dict(zip(PROBE_WORDS, (7, 19, 14), strict=True)))
     assert not cost.exact
     assert "near, not exact" in cost.told
 
@@ -33,7 +33,8 @@ def test_a_server_without_counts_has_a_word_taken_for_a_token() -> None:
 
 
 def test_a_server_that_counts_nonsense_is_not_believed() -> None:
-    assert cost_of({8: 40, 40: 8, 24: 20}).words_for(100) == 100
+    counts = dict(zip(PROBE_WORDS, (40, 8, 20), strict=True))
+    assert cost_of(counts).words_for(100) == 100
 
 
 def test_a_prompt_shorter_than_the_overhead_has_one_word() -> None:

@@ -19,7 +19,7 @@ _LETTERS = (
     "two way who boy did its let put say she too use any may yes top low big war god set six men few got far"
 )
 WORDS = tuple(_LETTERS.split())
-PROBE_WORDS = (8, 40, 24)  # two to find the cost by, one to check it
+PROBE_WORDS = (4, 16, 10)  # two to find the cost by, one to check it
 MOST_PROMPTS = 1_000_000
 
 

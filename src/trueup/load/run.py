@@ -189,9 +189,8 @@ class _Load:
             result = await self._send(http, target, probe)
             if result.error not in (None, "empty"):  # one token may be one without text
                 hint = "; --no-ignore-eos leaves out a key that only some servers know"
-                known = not target.ignore_eos or result.status != 400
                 said = f"the server does not answer a first request: {result.reason}"
-                raise TrueupError(said if known else said + hint)
+                raise TrueupError(said + hint if "ignore_eos" in said else said)
             counts[words] = result.prompt_tokens
         cost = cost_of(counts)
         self._recording.choose("prompt_words", f"{cost.each:g} tokens a word", cost.told)
