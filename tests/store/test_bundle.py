@@ -212,6 +212,7 @@ def test_a_path_that_the_scrubber_misses_stops_the_export(
 
 @given(text=st.text(st.sampled_from("/a.~-: \\C$'\""), max_size=20))
 @example(text="/\\/")  # separators alone
+@example(text="/C:\\")  # a path of one kind that ends where one of the other begins
 @quick
 def test_scrubbing_twice_changes_nothing_more(text: str) -> None:
     scrubber = Scrubber(Path("/a/a"))

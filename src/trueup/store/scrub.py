@@ -14,6 +14,7 @@ from typing import Any
 # A slash that begins a path: not inside a word, a relative path, a URL's host or a unit such as tokens/s.
 _POSIX = re.compile(r"""(?:(?<![\w.~$/)\]}-])|(?<=file://)|(?<=-[ILFR]))/(?=[^\s/])[^\s'"`,;:<>|()\[\]{}]+""")
 _WINDOWS = re.compile(r"""(?<!\w)[A-Za-z]:[\\/](?![\\/])[^\s'"`,;<>|]*""")
+_PASSES = 8  # paths of two kinds in one word may only show one after the other
 
 
 class Scrubber:
@@ -41,10 +42,15 @@ class Scrubber:
     def text(self, text: str) -> str:
         if "/" not in text and "\\" not in text:
             return text
-        for folder, name in self._named:
-            text = re.sub(rf"(?<![\w.~$-]){re.escape(folder)}(?=$|[^\w.-])", name, text)
-        text = _POSIX.sub(_last_part_of_posix, text)
-        return _WINDOWS.sub(lambda found: _last_part(found[0]), text)
+        for _ in range(_PASSES):
+            before = text
+            for folder, name in self._named:
+                text = re.sub(rf"(?<![\w.~$-]){re.escape(folder)}(?=$|[^\w.-])", name, text)
+            text = _POSIX.sub(_last_part_of_posix, text)
+            text = _WINDOWS.sub(lambda found: _last_part(found[0]), text)
+            if text == before:
+                break
+        return text
 
 
 def _last_part_of_posix(found: re.Match[str]) -> str:
