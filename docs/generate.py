@@ -20,7 +20,8 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from trueup.analysis.audit import audit_claims
 from trueup.analysis.audit_file import read_claims
-from trueup.analysis.names import NAMES
+from trueup.analysis.load_names import LOAD_NAMES
+from trueup.analysis.names import NAMES, NameFacts
 from trueup.cli.app import app
 from trueup.cli.price_book import today
 from trueup.recipe import recipe_schema
@@ -49,6 +50,15 @@ whose process was killed leaves none. A name ends in its unit; `_share` is a par
 that only the steady part counts. The scope says what the figure is of: the run's process, the device, or
 the whole machine (node); a processor's own meters always count the node. [measuring.md](measuring.md) says
 how they are made.
+
+"""
+LOAD_MEASUREMENTS_INTRO = """\
+
+## Of a load
+
+A run of `trueup load` leaves these instead. Beside them it has `errors_KIND_count` for each kind of error that
+occurred, `memory_OWNER_bytes` where the server tells its memory by owner, `quality_NAME` and `plan_NAME` where
+they were given to it. [load.md](load.md) says how they are made.
 
 """
 COMMANDS_INTRO = """\
@@ -172,9 +182,13 @@ def _yaml(value: Any) -> str:
 
 
 def measurements_page() -> str:
-    rows = [(f"`{name}`", facts.unit, facts.scope, facts.meaning) for name, facts in NAMES.items()]
-    head = HEAD.format(source="trueup.analysis.names")
-    return head + MEASUREMENTS_INTRO + _table(("name", "unit", "scope", "meaning"), rows)
+    head = HEAD.format(source="trueup.analysis.names and load_names")
+    return head + MEASUREMENTS_INTRO + _names(NAMES) + LOAD_MEASUREMENTS_INTRO + _names(LOAD_NAMES)
+
+
+def _names(names: dict[str, NameFacts]) -> str:
+    rows = [(f"`{name}`", facts.unit, facts.scope, facts.meaning) for name, facts in names.items()]
+    return _table(("name", "unit", "scope", "meaning"), rows)
 
 
 # --- cli.md -----------------------------------------------------------------------------------------------

@@ -61,6 +61,7 @@ def test_memory_by_owner_and_quality_stand_on_the_same_page() -> None:
             "memory_weights_bytes": Measurement(value=weights, unit="bytes", kind="measured"),
             "quality_perplexity": Measurement(value=perplexity, unit="1", kind="measured", ci=(9.0, 11.0)),
             "quality_top_agreement_share": Measurement(value=agreement, unit="1", kind="measured"),
+            "quality_perplexity_original": Measurement(value=9.9, unit="1", kind="measured"),
         }
 
     before = [load_run(f"a{n}", given=given(500e6, 10.0, 1.0), seed=n) for n in range(3)]
@@ -70,6 +71,7 @@ def test_memory_by_owner_and_quality_stand_on_the_same_page() -> None:
     assert better["memory_weights_bytes"] == "lower"
     assert better["quality_perplexity"] == "lower"
     assert better["quality_top_agreement_share"] == "higher"
+    assert "quality_perplexity_original" not in better
     assert found.groups[0].figures["quality_perplexity"].ci == (9.0, 11.0)
 
 

@@ -38,7 +38,7 @@ _ROWS: tuple[Metric, ...] = (
     Metric("energy_per_output_token_j", "energy per output token", *ENERGY),
 )
 _MEMORY = re.compile(r"(memory|plan)_\w+_bytes")
-_QUALITY = re.compile(r"quality_\w+")
+_QUALITY = re.compile(r"quality_(?!tokens)(?!\w*_original)\w+")  # not what was judged on, nor by
 _MORE_IS_BETTER = re.compile(
     r"(^|_)(score|accuracy|acc|exact_match|f1|agreement|overlap|match|matched|same)(_|$)"
 )

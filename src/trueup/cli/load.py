@@ -76,7 +76,7 @@ def load(
     usd_per_hour: float | None = PRICE_OPTION,
     price_source: str = PRICE_SOURCE_OPTION,
     quality: Path | None = typer.Option(
-        None, "--quality", help="JSON of the served model's quality gate, recorded with the load."
+        None, "--quality", help="The gate's quality.json, recorded with the load. Default: MODEL's own."
     ),
     memory_plan: Path | None = typer.Option(
         None, "--memory-plan", help="JSON of `trueup memory plan`, recorded with the load."

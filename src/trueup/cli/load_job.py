@@ -186,8 +186,11 @@ def _price(asked: Asked) -> Price | None:
 
 def _given(asked: Asked) -> dict[str, Measurement]:
     from trueup.load.given import read_given
+    from trueup.schema.quality import QUALITY_FILE
 
-    found = read_given(asked.quality, "--quality", "quality_") if asked.quality else {}
+    beside = Path(asked.server) / QUALITY_FILE  # a quantised model has its gate's result with it
+    gate = asked.quality or (beside if beside.is_file() else None)
+    found = read_given(gate, "--quality", "quality_") if gate else {}
     if asked.memory_plan:
         found |= read_given(asked.memory_plan, "--memory-plan", "plan_", "_bytes")
     return found
