@@ -84,6 +84,7 @@ def load(
     serve_option: list[str] = typer.Option(
         [],
         "--serve-option",
+        metavar="OPTION",
         help="With MODEL: passed on to `trueup serve`, such as --serve-option=--quant=int8.",
     ),
     ready_within: float = typer.Option(
