@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,15 +73,19 @@ def cgroup_limits(root: Path = CGROUP_ROOT, membership: Path = CGROUP_MEMBERSHIP
     """The tightest CPU and memory limit on the way from this process's group to the root, v1 or v2."""
     cpus: list[float] = []
     memory: list[int] = []
+    for folder in cgroup_folders(root, membership):
+        cpus += _cpu_limit(folder)
+        memory += memory_limit(folder)
+    return CgroupLimits(min(cpus, default=None), min(memory, default=None))
+
+
+def cgroup_folders(root: Path, membership: Path) -> Iterator[Path]:
+    """Every folder on the way from this process's groups to the root, innermost first in each hierarchy."""
     for line in (read_text(membership) or "").splitlines():
         fields = line.split(":", 2)
-        if len(fields) != 3:
-            continue
-        controllers = fields[1].split(",") if fields[1] else []
-        for folder in _folders_up(root, controllers, fields[2]):
-            cpus += _cpu_limit(folder)
-            memory += _memory_limit(folder)
-    return CgroupLimits(min(cpus, default=None), min(memory, default=None))
+        if len(fields) == 3:
+            controllers = fields[1].split(",") if fields[1] else []
+            yield from _folders_up(root, controllers, fields[2])
 
 
 def _folders_up(root: Path, controllers: list[str], group: str) -> list[Path]:
@@ -101,7 +105,8 @@ def _cpu_limit(folder: Path) -> list[float]:
     return []  # "max" and -1 both mean no limit
 
 
-def _memory_limit(folder: Path) -> list[int]:
+def memory_limit(folder: Path) -> list[int]:
+    """The group's own limit in bytes, if it has one."""
     text = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes") or ""
     # v1 writes "no limit" as the largest page-aligned integer
     return [int(text)] if text.isdigit() and int(text) < 1 << 60 else []
