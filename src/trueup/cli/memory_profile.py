@@ -1,0 +1,289 @@
+"""`trueup memory profile MODEL`."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+import typer
+
+from trueup.schema import InputError
+from trueup.schema.choices import AskedDevice
+
+from .output import JSON_OPTION, print_json, print_rich, say, stdout_reserved
+
+if TYPE_CHECKING:
+    from trueup.analysis.memory_summary import Alternative, KvFacts, MemorySummary
+    from trueup.device import Device
+    from trueup.model.builtin import ResolvedModel
+    from trueup.model.inference import ServedAs
+    from trueup.schema import Measurement
+    from trueup.schema.memory_trace import MemoryTrace
+
+    Others = Iterator[tuple[str, Callable[[], MemoryTrace]]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be run. `mode`: serving, training, or transformers for its own forward pass."""
+
+    mode: str
+    rows: int
+    length: int
+    lora: bool
+    quant: ServedAs
+    kv: str
+    block_size: int
+    alternatives: bool
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The trace of the work as asked, and peaks of other ways to do it."""
+
+    trace: MemoryTrace
+    alternatives: tuple[Alternative, ...] = ()
+    kv: KvFacts | None = None
+
+
+def profile(
+    model: str = typer.Argument(help="As model.path of a recipe.", metavar="MODEL"),
+    rows: int = typer.Option(1, "--rows", help="Sequences at once."),
+    length: int = typer.Option(256, "--length", help="Tokens of each."),
+    serving: bool = typer.Option(
+        False, "--serving", help="A prompt and a next token by the engine. The default."
+    ),
+    training: bool = typer.Option(False, "--training", help="Two training steps, update included."),
+    transformers: bool = typer.Option(
+        False, "--transformers", help="A prompt and a next token by transformers' own forward pass."
+    ),
+    lora: bool = typer.Option(False, "--lora", help="With --training: adapters in place of all weights."),
+    quant: str = typer.Option(
+        "fp32", "--quant", help="With --serving: fp32, bf16 or int8; a quantised folder is as it is stored."
+    ),
+    kv_dtype: str = typer.Option(
+        "fp32", "--kv-dtype", help="With --serving: keys and values in fp32 or bf16."
+    ),
+    block_size: int = typer.Option(16, "--block-size", help="With --serving: tokens of a KV block."),
+    device: str = typer.Option("cpu", "--device", help="cpu, cuda, neuron or auto."),
+    no_alternatives: bool = typer.Option(
+        False, "--no-alternatives", help="Do not also run what might lower the peak."
+    ),
+    out: Path | None = typer.Option(None, "-o", "--output", help="Also write one page with the picture."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Run a model and say to the byte who holds memory when most is held, and what would lower that."""
+    asked = Asked(
+        _mode(serving=serving, training=training, transformers=transformers),
+        _positive("--rows", rows),
+        _positive("--length", length),
+        lora,
+        cast("ServedAs", _one_of("--quant", quant, ("fp32", "bf16", "int8"))),
+        _one_of("--kv-dtype", kv_dtype, ("fp32", "bf16")),
+        _positive("--block-size", block_size),
+        not no_alternatives,
+    )
+    if lora and asked.mode != "training":
+        raise InputError("--lora is of --training; leave it out, or give both")
+    with stdout_reserved():
+        summary, trace, title = _profiled(model, asked, _device(device))
+    if out is not None:
+        from trueup.report.html import write
+        from trueup.report.memory_profile import page
+
+        write(out, page(trace, summary, title=title))
+        say(f"wrote {out}")
+    if as_json:
+        print_json(_document(title, asked, summary, trace))
+        return
+    from trueup.report.memory_profile import profile_text
+
+    print_rich(profile_text(summary, title=title))
+
+
+def _profiled(model: str, asked: Asked, kind: AskedDevice) -> tuple[MemorySummary, MemoryTrace, str]:
+    import psutil
+
+    from trueup.analysis.memory_summary import summary_of
+    from trueup.device import open_device
+    from trueup.home import find_home
+    from trueup.model.builtin import resolve_model
+
+    with closing(open_device(kind)) as opened:
+        resolved = resolve_model(model, find_home().path, say=say)
+        _require_length(resolved, asked)
+        before = psutil.Process().memory_info().rss
+        recorded = RUNS[asked.mode](resolved, asked, opened)
+        summary = summary_of(
+            recorded.trace,
+            rss_before_bytes=before,
+            alternatives=recorded.alternatives,
+            kv=recorded.kv,
+            allocator=_device_figures(opened),
+        )
+        title = f"{resolved.name}, {asked.mode}, {asked.rows} x {asked.length:,} tokens, on {opened.name}"
+    return summary, recorded.trace, title
+
+
+def _device_figures(device: Device) -> dict[str, Measurement] | None:
+    """Of the device's own allocator; None in host memory, where it is modelled."""
+    from trueup.device.allocator_figures import allocator_figures
+
+    return None if device.kind == "cpu" else allocator_figures(device)
+
+
+# --- what is run --------------------------------------------------------------------------------------------
+
+
+def _serving(resolved: ResolvedModel, asked: Asked, device: Device) -> Recorded:
+    from trueup.analysis.flops import kv_bytes_per_token
+    from trueup.analysis.memory_summary import KvFacts
+    from trueup.model.inference import InferenceModel
+    from trueup.serve.memory_profile import ServingRun, record_serving
+
+    model = InferenceModel.load(
+        resolved.folder, asked.quant, device=device.torch_device, max_positions=asked.length + 1
+    )
+    run = ServingRun(asked.rows, asked.length, asked.block_size, 4 if asked.kv == "fp32" else 2)
+
+    def others() -> Others:
+        for chunk in _parts(asked.length):
+            smaller = replace(run, chunk=chunk)
+            yield f"prefill chunks of {chunk:,} tokens", partial(record_serving, model, smaller)
+
+    per_token = int(kv_bytes_per_token(model.dims, bytes_per_value=run.kv_bytes))
+    kv = KvFacts(per_token, run.kv_bytes, asked.block_size, asked.rows)
+    return Recorded(
+        *_all_runs(partial(record_serving, model, run), others() if asked.alternatives else ()), kv
+    )
+
+
+def _training(resolved: ResolvedModel, asked: Asked, device: Device) -> Recorded:
+    from trueup.model.load import load_model, with_own_decoder
+    from trueup.model.precision import choose_precision
+    from trueup.recipe.models import TuneSection
+    from trueup.train.memory_profile import TrainingAsk, checkpointed, record_training
+
+    precision = choose_precision("auto", device)
+    section = TuneSection(method="lora" if asked.lora else "full")
+    loaded = load_model(resolved, section, torch_device=device.torch_device, precision=precision)
+    loaded = with_own_decoder(loaded, precision.compute_dtype)[0]
+    ask = TrainingAsk(asked.rows, asked.length)
+
+    def others() -> Others:
+        if asked.rows > 1:
+            half = TrainingAsk(asked.rows - asked.rows // 2, asked.length, micro_batches=2)
+            yield f"micro-batches of {half.rows} rows", partial(record_training, loaded, precision, half)
+        again = checkpointed(loaded)
+        yield "activation checkpointing", partial(record_training, again, precision, ask)
+
+    first = partial(record_training, loaded, precision, ask)
+    return Recorded(*_all_runs(first, others() if asked.alternatives else ()))
+
+
+def _transformers(resolved: ResolvedModel, asked: Asked, device: Device) -> Recorded:
+    from trueup.model.load import load_model
+    from trueup.model.memory_profile_forward import ForwardAsk, record_forward
+    from trueup.recipe.models import TuneSection
+
+    loaded = load_model(resolved, TuneSection(method="full"), torch_device=device.torch_device)
+    ask = ForwardAsk(asked.rows, asked.length)
+
+    def others() -> Others:
+        last = replace(ask, last_logits=True)
+        yield "logits of the last rows alone", partial(record_forward, loaded, last)
+        for chunk in _parts(asked.length):
+            smaller = replace(ask, chunk=chunk)
+            yield f"prefill chunks of {chunk:,} tokens", partial(record_forward, loaded, smaller)
+
+    first = partial(record_forward, loaded, ask)
+    return Recorded(*_all_runs(first, others() if asked.alternatives else ()))
+
+
+RUNS: dict[str, Callable[[ResolvedModel, Asked, Device], Recorded]] = {
+    "serving": _serving,
+    "training": _training,
+    "transformers": _transformers,
+}
+
+
+def _all_runs(first: Callable[[], MemoryTrace], others: Any) -> tuple[MemoryTrace, tuple[Alternative, ...]]:
+    """The work as asked, then what might take less."""
+    from trueup.analysis.memory_summary import Alternative
+    from trueup.analysis.memory_trace import peak_of
+
+    trace = _one_run(first)
+    found = [Alternative(what, peak_of(_one_run(other)).size_bytes) for what, other in others]
+    return trace, tuple(found)
+
+
+def _one_run(run: Callable[[], MemoryTrace]) -> MemoryTrace:
+    gc.collect()  # a cycle left from before would hold memory into this
+    return run()
+
+
+def _parts(length: int) -> list[int]:
+    """A half and an eighth, where there are so many tokens."""
+    return [length // part for part in (2, 8) if length // part >= 1 and length > 1]
+
+
+# --- what is asked and printed ------------------------------------------------------------------------------
+
+
+def _mode(**asked: bool) -> str:
+    chosen = [name for name, given in asked.items() if given]
+    if len(chosen) > 1:
+        raise InputError(f"--{' and --'.join(chosen)}: one of them at a time")
+    return chosen[0] if chosen else "serving"
+
+
+def _positive(option: str, value: int) -> int:
+    if value < 1:
+        raise InputError(f"{option} {value}: at least 1 is expected")
+    return value
+
+
+def _one_of(option: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise InputError(f"{option} {value}: one of {', '.join(choices)} is expected")
+    return value
+
+
+def _device(text: str) -> AskedDevice:
+    return cast("AskedDevice", _one_of("--device", text, get_args(AskedDevice)))
+
+
+def _require_length(resolved: ResolvedModel, asked: Asked) -> None:
+    from trueup.model.dims import most_positions
+    from trueup.model.load import read_config
+
+    positions = most_positions(read_config(resolved))
+    more = 0 if asked.mode == "training" else 1
+    if positions is not None and asked.length + more > positions:
+        needed = f"{asked.length:,} tokens" + (" and the next one" if more else "")
+        raise InputError(f"--length: {resolved.name} has {positions:,} positions, too few for {needed}")
+
+
+def _document(title: str, asked: Asked, summary: MemorySummary, trace: MemoryTrace) -> dict[str, Any]:
+    tables = {name: getattr(summary, name) for name in ("kinds", "modules", "operators")}
+    return {
+        "title": title,
+        "asked": asdict(asked),
+        "peak": {
+            "bytes": summary.peak.size_bytes,
+            "part": summary.peak.part,
+            "event": summary.peak.event,
+            "storages": len(summary.peak.held),
+        },
+        "events": trace.events,
+        "operators_run": trace.operators,
+        "measurements": {name: one.model_dump(mode="json") for name, one in summary.measurements.items()},
+        "allocator": {name: one.model_dump(mode="json") for name, one in summary.allocator.items()},
+        **{name: [asdict(one) for one in found] for name, found in tables.items()},
+        "suggestions": [asdict(one) for one in summary.suggestions],
+    }
