@@ -1,4 +1,4 @@
-"""`trueup export RUN --adapter DIR | --merged DIR | --gguf FILE`."""
+"""`trueup export RUN --adapter DIR | --merged DIR | --gguf FILE | --onnx DIR`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trueup.schema import RunRecord
 
 GgufKind = Literal["f32", "f16", "q8_0"]
-WORDS = {"adapter": "adapter", "merged": "merged model", "gguf": "GGUF file"}
+WORDS = {"adapter": "adapter", "merged": "merged model", "gguf": "GGUF file", "onnx": "ONNX graph"}
 
 
 def export(
@@ -31,6 +31,9 @@ def export(
     gguf: Path | None = typer.Option(
         None, "--gguf", help="File for the whole model, as llama.cpp reads it; needs the extra gguf."
     ),
+    onnx: Path | None = typer.Option(
+        None, "--onnx", help="Folder for the whole model as an ONNX graph; needs the extra onnx."
+    ),
     kind: GgufKind | None = typer.Option(
         None, "--type", help="How the GGUF file keeps the weights; default f16."
     ),
@@ -42,10 +45,15 @@ def export(
     """Write a run's weights for other programs, with a model card: the best by evaluation, else the last."""
     from trueup.schema import InputError
 
-    given: dict[ExportKind, Path | None] = {"adapter": adapter, "merged": merged, "gguf": gguf}
+    given: dict[ExportKind, Path | None] = {
+        "adapter": adapter,
+        "merged": merged,
+        "gguf": gguf,
+        "onnx": onnx,
+    }
     targets = [(form, path) for form, path in given.items() if path is not None]
     if len(targets) != 1:
-        raise InputError("give one of --adapter DIR, --merged DIR and --gguf FILE")
+        raise InputError("give one of --adapter DIR, --merged DIR, --gguf FILE and --onnx DIR")
     ((form, out),) = targets
     if kind is not None and form != "gguf":
         raise InputError("--type is of a GGUF file; give --gguf FILE with it")
@@ -119,6 +127,8 @@ def _write(
     if form == "gguf":
         name = f"{run.resolved.name} {record.header.name}"
         return run_export.export_gguf_from_run(run, out, text, kind=kind, name=name, verify=verify)
+    if form == "onnx":
+        return run_export.export_onnx_from_run(run, out, text, verify=verify)
     if form == "merged":
         return run_export.export_merged_from_run(run, out, text, verify=verify)
     return run_export.export_adapter_from_run(run, out, text, verify=verify)

@@ -18,14 +18,25 @@ from trueup.schema import Measurement, RunRecord, unavailable
 from .builtin import ResolvedModel
 from .verify import LogitCheck
 
-ExportKind = Literal["adapter", "merged", "gguf"]
+ExportKind = Literal["adapter", "merged", "gguf", "onnx"]
 
-LIBRARIES: dict[ExportKind, str] = {"adapter": "peft", "merged": "transformers", "gguf": "gguf"}
-_RELATIONS: dict[ExportKind, str] = {"adapter": "adapter", "merged": "finetune", "gguf": "finetune"}
+LIBRARIES: dict[ExportKind, str] = {
+    "adapter": "peft",
+    "merged": "transformers",
+    "gguf": "gguf",
+    "onnx": "onnx",
+}
+_RELATIONS: dict[ExportKind, str] = {
+    "adapter": "adapter",
+    "merged": "finetune",
+    "gguf": "finetune",
+    "onnx": "finetune",
+}
 _WHAT: dict[ExportKind, str] = {
     "adapter": "a LoRA adapter, to be put on its base model by peft",
     "merged": "a whole model, as transformers loads it",
     "gguf": "a whole model in one GGUF file, as llama.cpp reads it",
+    "onnx": "a whole model as an ONNX graph, as ONNX Runtime runs it",
 }
 _SETTINGS = ("data", "tune", "train", "optimizer", "schedule", "shapes")
 _OF_LORA = ("tune.rank", "tune.alpha", "tune.dropout", "tune.targets")

@@ -1,5 +1,5 @@
-"""A run that has ended leaves as an adapter, a merged model or a GGUF file: written, read back, compared with
-the run's own logits, given its card, and only then put in its place.
+"""A run that has ended leaves as an adapter, a merged model, a GGUF file or an ONNX graph: written, read
+back, compared with the run's own logits, given its card, and only then put in its place.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from .builtin import ResolvedModel
 from .export import save_adapter, save_merged
 from .gguf_export import GgufType, require_gguf, write_gguf
 from .load import LoadedModel, load_model, load_tokenizer, put_weights
-from .staging import require_empty, storage_errors
-from .verify import LogitCheck, check_adapter, check_gguf, check_merged, own_logits
+from .onnx_export import require_onnx, write_onnx
+from .staging import require_empty, staged_folder, storage_errors
+from .verify import LogitCheck, check_adapter, check_gguf, check_merged, check_onnx, own_logits
 
 CARD_FILE = "README.md"
 Card = Callable[[LogitCheck | None], str]  # the model card's text, from what reading back found
@@ -79,6 +80,22 @@ def export_merged_from_run(run: RunWeights, out: Path, card: Card, *, verify: bo
         (folder / CARD_FILE).write_text(card(_only(found)), encoding="utf-8")
 
     save_merged(loaded, out, tokenizer, finish=finish)
+    return Exported(out, out / CARD_FILE, _only(found))
+
+
+def export_onnx_from_run(run: RunWeights, out: Path, card: Card, *, verify: bool = True) -> Exported:
+    """The whole model, adapters merged in, as a folder with an ONNX graph. Errors as for the adapter;
+    MissingExtraError without the packages that write and run one."""
+    require_onnx()
+    require_empty(out)
+    loaded, tokenizer = _restored(run), load_tokenizer(run.resolved)
+    own = own_logits(loaded, tokenizer) if verify else None
+    found: list[LogitCheck] = []
+    with staged_folder(out, "exporting the ONNX model") as folder:
+        write_onnx(loaded, tokenizer, folder)
+        if own is not None:
+            found.append(check_onnx(own, folder, tokenizer))
+        (folder / CARD_FILE).write_text(card(_only(found)), encoding="utf-8")
     return Exported(out, out / CARD_FILE, _only(found))
 
 

@@ -18,6 +18,7 @@ from trueup.schema import TrueupError
 
 from .gguf_tokenizer import PROBES, check_same_tokens, is_sentencepiece
 from .load import LoadedModel
+from .onnx_export import OnnxModel
 from .quiet import silence_libraries
 
 # Of fp32 files the largest difference of a logit is limited: only the order of additions differs. Rounded
@@ -113,6 +114,16 @@ def check_merged(own: OwnLogits, folder: Path, tokenizer: Any) -> LogitCheck:
         return _model(folder)
 
     return _compare(own, read, "f32", "transformers")
+
+
+def check_onnx(own: OwnLogits, folder: Path, tokenizer: Any) -> LogitCheck:
+    """ONNX Runtime runs the graph. Raises TrueupError where logits or tokens are others."""
+
+    def read() -> Any:
+        _check_tokens(tokenizer, folder)
+        return OnnxModel(folder)
+
+    return _compare(own, read, "f32", "ONNX Runtime")
 
 
 def check_gguf(own: OwnLogits, file: Path, kind: str, tokenizer: Any, rope: dict[str, Any]) -> LogitCheck:
