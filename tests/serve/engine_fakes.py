@@ -17,6 +17,7 @@ from trueup.serve.sampling import Draw, choose
 
 VOCABULARY = 50
 EOS = 0
+SPOILT = -9  # what a NaN is in a model's pool
 
 
 def logits_of(context: Iterable[int]) -> torch.Tensor:
@@ -65,10 +66,15 @@ class ContextRunner:
         positions = np.arange(length)
         seen = self.slots[table[positions // size] * size + positions % size]
         assert (seen[:, 1] == positions).all(), "a slot holds another position's keys and values"
+        named = self.slots.reshape(-1, size, 2)[table[:needed]]
+        assert (named != SPOILT).all(), "what somebody spoilt is in a block of another, attended to or not"
         return [int(one) for one in seen[:, 0]]
 
     def logits(self, context: list[int]) -> torch.Tensor:
         return logits_of(context)
+
+    def clear(self, slots_N: torch.Tensor) -> None:
+        self.slots[slots_N.numpy()] = -1
 
 
 class FailingRunner(ContextRunner):
@@ -81,7 +87,7 @@ class FailingRunner(ContextRunner):
 
     def run(self, batch: StepBatch) -> torch.Tensor:
         if self.fails(batch):
-            self.slots[batch.slots_BQ.numpy().ravel()] = -9
+            self.slots[batch.slots_BQ.numpy().ravel()] = SPOILT
             raise self.error
         return super().run(batch)
 

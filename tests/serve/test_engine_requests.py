@@ -9,6 +9,7 @@ import pytest
 import torch
 from engine_fakes import (
     EOS,
+    SPOILT,
     ContextRunner,
     FailingRunner,
     answer_alone,
@@ -16,13 +17,13 @@ from engine_fakes import (
     drain,
     engine_of,
     greedy,
-    logits_of,
     plan_of,
 )
 from test_engine_pool import random_requests
 
 from trueup.schema import InputError, TrueupError
 from trueup.serve.request import Output, Request, Sampling
+from trueup.serve.runner import StepBatch
 
 
 class Scripted(ContextRunner):
@@ -215,28 +216,48 @@ def test_memory_too_small_for_one_row_ends_that_request_with_the_reason() -> Non
     assert "OutOfMemoryError: no room" in (outputs[-1].reason or "")
 
 
+class Broken(ContextRunner):
+    """Numbers overflow from the 13th token on in contexts that begin with 33: logits and what is kept."""
+
+    bad = math.nan
+
+    def run(self, batch: StepBatch) -> torch.Tensor:
+        logits_BV = super().run(batch).clone()
+        for row in range(batch.shape[0]):
+            if batch.lengths_B[row] > 12 and self.context(batch, row)[0] == 33:
+                logits_BV[row, 7] = self.bad
+                self.slots[batch.slots_BQ[row].numpy()] = SPOILT
+        return logits_BV
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_logits_that_are_not_numbers_end_the_request_and_never_become_token_0(bad: float) -> None:
-    class Broken(ContextRunner):
-        def logits(self, context: list[int]) -> torch.Tensor:
-            logits_V = logits_of(context)
-            if context[0] == 33 and len(context) > 12:
-                logits_V[7] = bad
-            return logits_V
-
     plan = plan_of()
-    engine = engine_of(plan, Broken(plan))
+    runner = Broken(plan)
+    runner.bad = bad
+    engine = engine_of(plan, runner)
     whole = Request("whole", (1, 2, 3), Sampling(15, 0.0, ignore_eos=True))
     engine.add(Request("broken", (33,) * 10, Sampling(15, 0.0, ignore_eos=True)))
     engine.add(whole)
     outputs = drain(engine)
     told = answers(outputs)
-    assert told["broken"][1] == "error"
-    assert len(told["broken"][0]) == 3
+    assert (len(told["broken"][0]), told["broken"][1]) == (3, "error")
     reason = next(output.reason for output in outputs if output.finish == "error")
-    assert reason is not None
-    assert "after token 13 are not finite" in reason
+    assert "after token 13 are not finite" in (reason or "")
     assert told["whole"] == answer_alone(whole)
+
+
+def test_blocks_of_a_request_that_overflowed_are_cleared_before_another_has_them() -> None:
+    """The fake runner fails where a table names a block with anything spoilt in it."""
+    plan = plan_of(usable=8, rows=2)
+    engine = engine_of(plan, Broken(plan))
+    for turn in range(6):
+        engine.add(Request(f"broken-{turn}", (33, *range(1, 20 + turn % 3)), Sampling(4, 0.0)))
+        good = Request(f"good-{turn}", tuple(range(turn + 1, turn + 20)), Sampling(9, 0.0, ignore_eos=True))
+        engine.add(good)
+        told = answers(drain(engine))
+        assert told[f"broken-{turn}"] == ((), "error")
+        assert told[good.id] == answer_alone(good)
 
 
 def test_a_common_beginning_is_computed_once_and_told_as_cached() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,7 +16,7 @@ from .batch import assemble, null_batch
 from .blocks import BlockManager
 from .plan import ServingPlan, StepShape
 from .request import FinishReason, Output, RefusedError, Request, Token
-from .runner import Runner
+from .runner import Runner, StepBatch
 from .sampling import Draw, choose, finite_rows
 from .scheduler import Row, Scheduler, Sequence, Step
 
@@ -101,19 +102,23 @@ class Engine:
         step = self._scheduler.next_step()
         if step is None:
             return outputs
+        batch = assemble(step, self.plan.block_size)
         try:
-            logits_BV = self._run(step)
+            logits_BV = self._run(step, batch)
             finite = finite_rows(logits_BV)
             sampled = [at for at, row in enumerate(step.rows) if row.samples and finite[at]]
             tokens = choose(logits_BV[sampled], [_draw(step.rows[at].sequence) for at in sampled])
         except Exception as error:
+            self._clear(batch.slots_BQ)
             return outputs + self._failed(step, error)
         self._count(step)
         chosen = dict(zip(sampled, tokens, strict=True))
         for at, row in enumerate(step.rows):
-            output = self._advance(row, chosen.get(at)) if finite[at] else self._not_finite(row)
-            if output is not None:
-                outputs.append(output)
+            if finite[at]:
+                outputs += self._advance(row, chosen.get(at))
+            else:
+                self._clear(batch.slots_BQ[at])
+                outputs.append(self._not_finite(row))
         return outputs
 
     @property
@@ -161,28 +166,33 @@ class Engine:
                 unit="blocks",
             )
 
-    def _run(self, step: Step) -> torch.Tensor:
+    def _run(self, step: Step, batch: StepBatch) -> torch.Tensor:
         """(rows of the step, V) logits, fp32 on the CPU."""
         self._steps += 1
-        logits_BV = self._runner.run(assemble(step, self.plan.block_size))
+        logits_BV = self._runner.run(batch)
         if logits_BV.ndim != 2 or logits_BV.shape[0] != step.shape[0]:
             raise TrueupError(f"the runner gave logits of {tuple(logits_BV.shape)} for {step.shape[0]} rows")
         return logits_BV[: len(step.rows)].float().cpu()
 
-    def _advance(self, row: Row, token: Token | None) -> Output | None:
+    def _clear(self, slots: torch.Tensor) -> None:
+        # Where not even this can be done, the device will say so again at the next step.
+        with suppress(Exception):
+            self._runner.clear(slots.flatten())
+
+    def _advance(self, row: Row, token: Token | None) -> list[Output]:
         """The row's new tokens are computed; `token` is what was sampled after the last known one."""
         sequence = row.sequence
         sequence.computed = row.start + row.new
         sequence.furthest = max(sequence.furthest, sequence.computed)
         self._blocks.seal(row.table, sequence.tokens, sequence.computed)
         if token is None:
-            return None
+            return []
         sequence.tokens.append(token.id)
         self._generated += 1
         finish = self._finish_reason(sequence, token.id)
         if finish is not None:
-            return self._finish(sequence, (token,), finish)
-        return _output(sequence, (token,), None)
+            return [self._finish(sequence, (token,), finish)]
+        return [_output(sequence, (token,), None)]
 
     def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason | None:
         sampling = sequence.request.sampling

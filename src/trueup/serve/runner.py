@@ -20,7 +20,8 @@ class StepBatch:
     `last_B[b]`. Their keys and values go to `slots_BQ` (block * block size + offset). They attend to what
     `tables_BW` names, its blocks in order, up to their own position; `lengths_B` counts the context with the
     new tokens. Padding: token 0 at position 0 into slot 0, that is block 0, which no table names; whole rows
-    of it have length 0, and their logits are read by nobody.
+    of it have length 0, and their logits are read by nobody. What padding writes is finite: tables are
+    padded with block 0.
     """
 
     tokens_BQ: torch.Tensor
@@ -37,9 +38,14 @@ class StepBatch:
 
 
 class Runner(Protocol):
-    """A model with a KV pool of its own. After `run` raised, the new tokens' slots may hold anything: the
-    engine writes them again before anybody reads them."""
+    """A model with a KV pool of its own. After `run` raised, the slots it was to write may hold anything;
+    the engine has them cleared."""
 
     def run(self, batch: StepBatch) -> torch.Tensor:
         """(B, V) fp32 logits of each row's last new token."""
+        ...
+
+    def clear(self, slots_N: torch.Tensor) -> None:
+        """Zeroes these slots. They may hold a NaN, which would reach whoever has their block next even from a
+        place that it does not attend to: a weight of 0 times NaN is NaN."""
         ...
