@@ -66,6 +66,28 @@ def test_auto_finds_a_run_from_before_the_recipe_had_all_of_its_keys(ended: Runs
     goes_on(ended.train("--resume", "auto"), ended, 4)
 
 
+@pytest.mark.parametrize("header", [None, "", "[1, 2]", '{"id": '])
+def test_a_run_without_a_readable_header_is_known_by_its_checkpoint(ended: Runs, header: str | None) -> None:
+    """The record that was saved takes its place, and the damaged file stays beside."""
+    file = ended.only / "run.json"
+    file.unlink()
+    if header is not None:
+        file.write_text(header)
+    done = ended.train("--resume", "auto")
+    goes_on(done, ended, 4)
+    assert ended.record().header.state == "finished"
+    assert (ended.only / "run.json.damaged").exists() == (header is not None)
+    assert [one.step for one in ended.record().steps][:4] == [1, 2, 3, 4]
+
+
+def test_a_header_of_a_newer_trueup_is_not_damage(ended: Runs) -> None:
+    file = ended.only / "run.json"
+    newer = json.dumps({**json.loads(file.read_text()), "format": 99})
+    file.write_text(newer)
+    refused(ended.train("--resume", "auto"), "update trueup")
+    assert file.read_text() == newer
+
+
 def test_auto_where_it_has_finished(tmp_path: Path) -> None:
     runs = Runs(tmp_path, SHORT)
     assert runs.train().code == 0
@@ -120,6 +142,18 @@ def test_a_run_that_is_not_there(ended: Runs) -> None:
     (empty / "checkpoints").mkdir(parents=True)
     refused(ended.train("--resume", empty), "run 00000000 has no whole checkpoint; start it anew")
     assert ended.train("--resume", "").code == 2
+
+
+@pytest.mark.parametrize("asked", ["", ".", "/", "x" * 5000, "one\ntwo", "a\0b", "~nobody-here/run"])
+def test_what_names_no_run_is_refused(ended: Runs, asked: str) -> None:
+    done = ended.command("train", ended.server.recipe, "--resume", asked)
+    assert (done.code, done.out) == (2, "")
+
+
+def test_a_run_that_the_database_does_not_know_is_found_by_its_id(ended: Runs) -> None:
+    for file in ended.home.glob("trueup.sqlite*"):
+        file.unlink()
+    goes_on(ended.train("--resume", ended.only.name), ended, 4)
 
 
 def test_a_run_without_a_save(tmp_path: Path) -> None:

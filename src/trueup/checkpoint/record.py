@@ -31,7 +31,10 @@ def restore_record(
     older = [file for file, name in files.items() if not _holds(run_folder / file, folder / name)]
     aside = run_folder / f"record-{folder_name(manifest.step)}.left"
     if older:
-        say(f"the run has gone on elsewhere: its record here is left aside in {aside}")
+        say(
+            "the record here does not begin with the one saved with the checkpoint (the run has gone on "
+            f"elsewhere, or a file is damaged): it is left aside in {aside}"
+        )
         _leave(run_folder, (*NOT_CARRIED, *(file for file in RECORD_FILES if file not in files)), aside)
         _leave_header(run_folder, aside)
     brought = []

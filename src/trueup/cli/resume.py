@@ -17,7 +17,7 @@ from trueup.schema.run import HEADER_FILE
 from .output import say
 
 if TYPE_CHECKING:
-    from trueup.checkpoint.manifest import CheckpointManifest
+    from trueup.checkpoint.manifest import CheckpointManifest, Origin
     from trueup.recipe import LoadedRecipe
     from trueup.schema import RunHeader
     from trueup.train.resume import Resume
@@ -143,11 +143,15 @@ def _checkpoint(asked: str, loaded: LoadedRecipe, home: Home) -> Path:
         return _newest_of(loaded, home)
     if is_remote(asked):
         return _pulled(asked)
-    path = Path(asked).expanduser()
-    if (path / MANIFEST_FILE).is_file():
-        verified(path)
-        return path.absolute()
-    run = path if checkpoints_of(path).is_dir() else home.runs / _run_id(asked)
+    try:
+        path = Path(asked).expanduser()
+        if (path / MANIFEST_FILE).is_file():
+            verified(path)
+            return path.absolute()
+        run = next((one for one in (path, home.runs / asked) if checkpoints_of(one).is_dir()), None)
+    except (OSError, RuntimeError) as error:  # too long, not to be looked into, of a user who is not there
+        raise InputError(f"--resume {asked[:200]}: {getattr(error, 'strerror', None) or error}") from None
+    run = run or home.runs / _run_id(asked)
     found = newest_whole(checkpoints_of(run), say)
     if found is None:
         raise InputError(
@@ -170,11 +174,11 @@ def _newest_of(loaded: LoadedRecipe, home: Home) -> Path:
     from trueup.schema import InputError
     from trueup.store.liveness import why_stopped
 
-    found = sorted(_runs_of(loaded.digest, home), key=lambda item: item[1].started_at, reverse=True)
-    for run, header in found:
-        if header.state == "running" and why_stopped(run, header) is None:
+    found = sorted(_runs_of(loaded.digest, home), key=lambda item: item[1], reverse=True)
+    for run, _, header in found:
+        if header is not None and header.state == "running" and why_stopped(run, header) is None:
             raise InputError(f"run {header.id} of this recipe is still running; `trueup ctl` speaks to it")
-        if header.state == "finished":
+        if header is not None and header.state == "finished":
             raise NothingToResumeError(header.id)
         newest = newest_whole(checkpoints_of(run), say)
         if newest is not None:
@@ -221,7 +225,9 @@ def _pulled(address: str) -> Path:
     return pulled
 
 
-def _runs_of(digest: str, home: Home) -> Iterator[tuple[Path, RunHeader]]:
+def _runs_of(digest: str, home: Home) -> Iterator[tuple[Path, str, RunHeader | None]]:
+    """Folder, start and header of the runs of a recipe. Where a header is damaged or gone, the run's newest
+    checkpoint says whose it is."""
     from trueup.schema import InputError
     from trueup.store.run_folder import read_header
 
@@ -229,9 +235,24 @@ def _runs_of(digest: str, home: Home) -> Iterator[tuple[Path, RunHeader]]:
         try:
             header = read_header(run)
         except InputError:  # said by every command that lists runs
+            origin = _origin_of(run)
+            if origin is not None and _is_of(origin.recipe, origin.recipe_digest, digest):
+                yield run, origin.started_at, None
             continue
         if _is_of(header.recipe, header.recipe_digest, digest):
-            yield run, header
+            yield run, header.started_at, header
+
+
+def _origin_of(run: Path) -> Origin | None:
+    from trueup.checkpoint.folder import checkpoints_of, folder_name, read_manifest, steps
+    from trueup.schema import TrueupError
+
+    root = checkpoints_of(run)
+    with contextlib.suppress(TrueupError):
+        for step in reversed(steps(root)):
+            with contextlib.suppress(TrueupError):
+                return read_manifest(root / folder_name(step)).origin
+    return None
 
 
 def _bring_home(source: Path, manifest: CheckpointManifest, folder: Path, run: Path) -> None:
@@ -256,6 +277,35 @@ def _require_ended(run: Path) -> None:
 
     if not (run / HEADER_FILE).exists():
         return
-    header = read_header(run)
+    try:
+        header = read_header(run)
+    except InputError as damage:
+        if _is_newer(run / HEADER_FILE):
+            raise
+        _leave_damaged_header(run, damage)
+        return
     if header.state == "running" and why_stopped(run, header) is None:
         raise InputError(f"run {header.id} is still running; end it first: `trueup ctl {header.id} stop`")
+
+
+def _is_newer(header: Path) -> bool:
+    """Whether a newer trueup wrote it: it is no damage then."""
+    from trueup.files.whole import read_json_object
+    from trueup.store.run_folder import FORMAT
+
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        version = read_json_object(header).get("format")
+        return isinstance(version, int) and version > FORMAT
+    return False
+
+
+def _leave_damaged_header(run: Path, damage: Exception) -> None:
+    """The checkpoint's takes its place: this process has the run's lock, so no other writes it."""
+    from trueup.schema import StorageError
+
+    aside = run / f"{HEADER_FILE}.damaged"
+    say(f"note: {damage}; it is left aside as {aside.name}, and the checkpoint's record takes its place")
+    try:
+        (run / HEADER_FILE).rename(aside)
+    except OSError as error:
+        raise StorageError(f"{run / HEADER_FILE} cannot be left aside: {error.strerror or error}") from None
