@@ -27,7 +27,8 @@ def test_a_run_paused_for_too_long_ends_as_stopped_with_the_pause_on_its_bill(
     (pause,) = [span for span in outcome.record.spans if span.name == "pause"]
     assert pause.count >= 1
     assert 0 < pause.seconds < outcome.header.wall_s
-    # nothing was trained while it was paused
+    # sensors were read on, and nothing was trained, while it was paused
+    assert any(guard["guard_pause"] < sample.at_s < guard["guard_stop"] for sample in sink.samples)
     assert all(step.start_s < guard["guard_pause"] for step in sink.steps)
     (line,) = [line for line in make_bill(outcome.record).lines if line.name == "pause"]
     assert line.seconds == pytest.approx(pause.seconds)

@@ -37,8 +37,9 @@ def go_on(runs: Runs, *troubles: Trouble) -> None:
     ids=lambda overrides: " ".join(overrides) or "lora-pack",
 )
 def test_ended_twice_and_gone_on(tmp_path: Path, overrides: tuple[str, ...]) -> None:
-    """Once by an error after step 5, the last save being of step 4; once by a signal. transformers#17032,
-    torchtitan#1213 and #930, trl#6668; optimum-neuron#694 and aws-neuron-samples 52: with the optimizer."""
+    """Once by an error after step 5, the last save being of step 4; once by a signal. torchtitan#571: the
+    second time it began at the step of the first; optimum-neuron#694 and aws-neuron-samples 52: without the
+    optimizer."""
     runs = Runs(tmp_path, *overrides)
     go_on(runs, {"raise_in": 6}, {"interrupt_after": 9})
     told = runs.told()
@@ -52,7 +53,8 @@ def test_ended_twice_and_gone_on(tmp_path: Path, overrides: tuple[str, ...]) -> 
     "beyond", [pytest.param(-1, marks=pytest.mark.slow), 0, pytest.param(1, marks=pytest.mark.slow)]
 )
 def test_at_the_edge_of_an_epoch(tmp_path: Path, overrides: tuple[str, ...], beyond: int) -> None:
-    """accelerate pull 4071: neither the order within the epoch nor the number of the epoch starts again."""
+    """accelerate pull 4071: neither the order within the epoch nor the number of the epoch starts again.
+    transformers#17032: nor does what dropout draws, where the last save is at the edge itself."""
     overrides = (*overrides, "train.tokens_per_step=864", "train.epochs=2.5", "evaluate.every=50")
     expected = undisturbed(*overrides)
     per_epoch = expected.steps_per_epoch
@@ -111,6 +113,41 @@ def test_ended_after_the_last_save(tmp_path: Path) -> None:
     assert told == undisturbed()
     assert told.executions == list(range(1, 13))
     assert_whole(runs)
+
+
+def test_ended_at_once_by_a_second_interrupt(tmp_path: Path) -> None:
+    """In the middle of a step: nothing of it is kept, and it is done again."""
+    runs = Runs(tmp_path)
+    done = runs.train(trouble={"interrupt_twice_in": 6})
+    assert done.code == 1
+    assert "stopping at the next safe place" in done.err
+    assert steps(runs.checkpoints())[-1] == 4
+    go_on(runs)
+    told = runs.told()
+    assert told == undisturbed()
+    assert told.executions == [*range(1, 7), *range(5, 13)]
+
+
+def test_stopped_by_hand_and_gone_on(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    stop = f"for run in {runs.home}/runs/*; do mkdir -p $run/control; echo enough > $run/control/stop; done"
+    done = runs.train(trouble={"commands_after": {"5": ["sh", "-c", stop]}})
+    assert done.code == 0, done.err
+    header = runs.record().header
+    assert (header.state, header.reason) == ("stopped", "the run ends, saved: by hand, enough")
+    assert steps(runs.checkpoints())[-1] == 5
+    go_on(runs)
+    assert runs.told() == undisturbed()
+
+
+def test_gone_on_by_as_many_threads_as_it_began_with(tmp_path: Path) -> None:
+    """Sums of floats depend on how they are shared out, and another machine has other processors."""
+    runs = Runs(tmp_path)
+    assert runs.train(trouble={"raise_in": 6}).code == 1
+    done = runs.train("--resume", "auto", env={"OMP_NUM_THREADS": "2"})
+    assert done.code == 0, done.err
+    assert runs.record().header.choices["threads"]["value"] == "1"
+    assert runs.told() == undisturbed()
 
 
 @pytest.mark.slow
