@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from in_process import Done, Main, refused
-from trueup.model.tiny import SIZES
+from trueup.model.tiny import SIZES, write_tiny
 
 LLAMA = ("memory", "plan", "llama-3.1-8b")
 
@@ -151,11 +151,10 @@ def test_a_plan_needs_no_torch(environment: dict[str, str]) -> None:
 
 
 def test_a_forward_pass_is_profiled_and_told_what_would_lower_its_peak(main: Main, tmp_path: Path) -> None:
-    page = tmp_path / "memory.html"
-    done = main(
-        "memory", "profile", "tiny", "--transformers", "--rows", "2", "--length", "64", "--json", "-o", page
-    )
-    found = document(done)
+    page, wordy = tmp_path / "memory.html", tmp_path / "wordy"
+    write_tiny(wordy, vocab_size=8192)
+    shape = ("--transformers", "--rows", "2", "--length", "64", "--json")
+    found = document(main("memory", "profile", wordy, *shape, "-o", page))
     assert found["peak"]["bytes"] == sum(one["at_peak_bytes"] for one in found["modules"])
     assert found["peak"]["bytes"] == sum(one["at_peak_bytes"] for one in found["operators"])
     whats = [one["what"] for one in found["suggestions"]]
@@ -171,16 +170,32 @@ def test_a_forward_pass_is_profiled_and_told_what_would_lower_its_peak(main: Mai
     assert "memory-peak" in html
 
 
+def test_what_would_not_lower_the_peak_is_not_suggested(main: Main) -> None:
+    """With 260 words the logits are small, and others hold the peak."""
+    found = document(main("memory", "profile", "tiny", "--transformers", "--length", "64", "--json"))
+    assert "logits of the last rows alone" not in [one["what"] for one in found["suggestions"]]
+
+
+def test_serving_is_profiled_with_its_pool(main: Main) -> None:
+    found = document(main("memory", "profile", "tiny", "--rows", "2", "--length", "31", "--json"))
+    kinds = {one["name"]: one["at_peak_bytes"] for one in found["kinds"]}
+    of_token = 2 * 2 * 2 * 16 * 4  # keys and values of 2 layers with 2 heads of 16 numbers in fp32
+    assert kinds["kv_pool"] == (2 * 2 + 1) * 16 * of_token
+    by_what = {one["what"]: one["saves_bytes"] for one in found["suggestions"]}
+    assert by_what["bf16 keys and values"] == kinds["kv_pool"] / 2
+    assert by_what["blocks of 4 tokens"] == 2 * (15 - 3) / 2 * of_token
+
+
 def test_training_holds_weights_gradients_and_two_moments(main: Main) -> None:
     found = document(
-        main("memory", "profile", "tiny", "--training", "--rows", "2", "--length", "48", "--json")
+        main("memory", "profile", "tiny", "--training", "--rows", "4", "--length", "256", "--json")
     )
     kinds = {one["name"]: one for one in found["kinds"]}
     weights = kinds["weights"]["at_peak_bytes"]
     assert kinds["gradients"]["own_peak_bytes"] <= weights
     assert kinds["optimizer"]["own_peak_bytes"] >= 2 * kinds["gradients"]["own_peak_bytes"]
     assert "step 2" in found["peak"]["part"]
-    assert "micro-batches of 1 rows" in [one["what"] for one in found["suggestions"]]
+    assert "micro-batches of 2 rows" in [one["what"] for one in found["suggestions"]]
 
 
 @pytest.mark.parametrize(
