@@ -26,7 +26,7 @@ from trueup.serve.service import Service
 from trueup.serve.work import Served
 
 MODEL = "tiny"
-WAIT_S = 30.0  # for what happens at once unless it is broken
+WAIT_S = 120.0  # for what happens at once unless it is broken
 
 
 @cache

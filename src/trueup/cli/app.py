@@ -10,10 +10,12 @@ from . import (
     breakeven,
     cache,
     calibrate,
+    chat,
     compare,
     ctl,
     export,
     load,
+    memory,
     parity,
     predict,
     prepare,
@@ -23,6 +25,7 @@ from . import (
     report,
     reproduce,
     runs,
+    serve,
     shapes,
     train,
 )
@@ -67,7 +70,10 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("export")(export.export)
 app.command("parity")(parity.parity)
 app.command("quantize")(quantize.quantize)
+app.command("serve")(serve.serve)
+app.command("chat")(chat.chat)
 app.command("load")(load.load)
+app.add_typer(memory.app, name="memory")
 app.add_typer(cache.app, name="cache")
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(shapes.app, name="shapes")

@@ -22,7 +22,9 @@ FIRST_TOKEN_S = (*TOKEN_S, 20, 50, 100, 200, 500)
 REQUEST_S = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-GAUGES = {
+Read = Callable[["EngineStats"], float]
+
+GAUGES: dict[str, tuple[str, Read]] = {
     "vllm:num_requests_running": ("Requests that the engine is computing.", lambda s: s.running),
     "vllm:num_requests_waiting": ("Requests that wait for the engine.", lambda s: s.waiting),
     "vllm:kv_cache_usage_perc": (
@@ -32,7 +34,7 @@ GAUGES = {
     "trueup:kv_blocks": ("KV blocks that requests can get; the null block is none.", lambda s: s.blocks),
     "trueup:kv_blocks_used": ("KV blocks that requests hold.", lambda s: s.blocks_used),
 }
-COUNTERS = {
+COUNTERS: dict[str, tuple[str, Read]] = {
     "vllm:num_preemptions": ("Requests sent back to wait for blocks.", lambda s: s.preemptions),
     "vllm:prefix_cache_queries": (
         "Prompt tokens looked up in the prefix cache.",

@@ -1,0 +1,135 @@
+"""One answer after the other, for a person at a terminal: from an engine in this process, or a server."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from trueup.schema import InputError, TrueupError
+
+from .answer import AnswerText
+from .codec import Codec
+from .engine_like import EngineLike
+from .request import Request, Sampling
+
+TIMEOUT_S = 600.0
+Messages = list[dict[str, str]]
+
+
+class Talk(Protocol):
+    def answer(
+        self, messages: Messages, *, max_tokens: int, temperature: float, seed: int | None
+    ) -> Iterator[tuple[str, int]]:
+        """Pieces of text, each with the number of tokens so far."""
+
+    def close(self) -> None: ...
+
+
+class Local:
+    """`most_tokens`: of a conversation."""
+
+    def __init__(self, engine: EngineLike, codec: Codec, most_tokens: int) -> None:
+        self._engine = engine
+        self._codec = codec
+        self._most_tokens = most_tokens
+        self._ids = itertools.count()
+
+    def answer(
+        self, messages: Messages, *, max_tokens: int, temperature: float, seed: int | None
+    ) -> Iterator[tuple[str, int]]:
+        prompt = self._codec.chat(messages)
+        room = self._most_tokens - len(prompt)
+        if room < 1:
+            raise InputError(
+                f"the conversation has {len(prompt)} tokens, and the model's context is "
+                f"{self._most_tokens}: begin a new one"
+            )
+        sampling = Sampling(min(max_tokens, room), temperature=temperature, seed=seed)
+        text = AnswerText(self._codec.text_stream(), (), self._codec.end_ids)
+        self._engine.add(Request(str(next(self._ids)), prompt, sampling))
+        while self._engine.has_work:
+            for output in self._engine.step():
+                if output.finish in ("error", "cancelled"):
+                    raise TrueupError(f"the engine gave up: {output.reason or output.finish}")
+                piece = text.feed(output.tokens, output.finish)
+                if output.tokens:
+                    yield piece.text, piece.count
+
+    def close(self) -> None:
+        pass
+
+
+class Remote:
+    """An OpenAI-compatible server. `address`: with or without /v1. `model`: None is the first it has."""
+
+    def __init__(self, address: str, model: str | None, key: str | None) -> None:
+        self._root = address.rstrip("/").removesuffix("/v1") + "/v1"
+        self._headers = {"Content-Type": "application/json"}
+        if key is not None:
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._model = model or self._first_model()
+
+    def answer(
+        self, messages: Messages, *, max_tokens: int, temperature: float, seed: int | None
+    ) -> Iterator[tuple[str, int]]:
+        asked = {
+            "model": self._model,
+            "messages": messages,
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **({} if seed is None else {"seed": seed}),
+        }
+        tokens = 0
+        for event in self._events(json.dumps(asked).encode()):
+            if "error" in event:
+                raise TrueupError(f"{self._root}: {event['error'].get('message', event['error'])}")
+            usage = event.get("usage")
+            if usage is not None:
+                tokens = usage["completion_tokens"]
+                yield "", tokens
+            for choice in event.get("choices", ()):
+                piece = choice.get("delta", {}).get("content")
+                if piece:
+                    tokens += 1  # one a chunk, until the server says how many there were
+                    yield piece, tokens
+
+    def close(self) -> None:
+        pass
+
+    def _first_model(self) -> str:
+        with self._opened(f"{self._root}/models", None) as response:
+            found = json.loads(response.read())
+        try:
+            return str(found["data"][0]["id"])
+        except (KeyError, IndexError, TypeError):
+            raise InputError(f"{self._root}/models names no model; give --model") from None
+
+    def _events(self, body: bytes) -> Iterator[dict[str, Any]]:
+        with self._opened(f"{self._root}/chat/completions", body) as response:
+            for line in response:
+                data = line.strip().removeprefix(b"data:").strip()
+                if line.startswith(b"data:") and data != b"[DONE]":
+                    yield json.loads(data)
+
+    def _opened(self, url: str, body: bytes | None) -> Any:
+        request = urllib.request.Request(url, data=body, headers=self._headers)
+        try:
+            return urllib.request.urlopen(request, timeout=TIMEOUT_S)
+        except urllib.error.HTTPError as error:
+            raise TrueupError(f"{url}: {error.code}: {_message(error.read())}") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise InputError(f"{url}: no server answers there: {reason}") from None
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode("utf-8", "replace")

@@ -1,0 +1,86 @@
+"""From a model folder to an engine that is warm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trueup.files.whole import read_json_object
+from trueup.model.folder import config_of
+
+from .codec import Codec
+from .plan import ServingPlan
+
+if TYPE_CHECKING:
+    from trueup.device.protocol import Device
+    from trueup.model.inference import ServedAs
+
+    from .engine import Engine
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What is loaded, and how. `kv`: of keys and values, 'fp32' or 'bf16'."""
+
+    folder: Path
+    served_as: ServedAs
+    kv: str
+    plan: ServingPlan
+    end_ids: frozenset[int]
+    prefix_cache: bool = True
+
+    def open(self, device: Device, warmed: Callable[[int, int], None] = lambda done, all_: None) -> Engine:
+        """Loads the weights and runs every shape once; `warmed` is told how many of how many are done."""
+        import torch
+
+        from trueup.model.inference import InferenceModel
+
+        from .engine import Engine
+
+        static = device.static_shapes_only
+        backend, _ = device.compile_backend() if static else (None, "")
+        model = InferenceModel.load(
+            self.folder,
+            self.served_as,
+            device=device.torch_device,
+            max_positions=self.plan.max_context,
+            compile_mode="layer" if static else "none",
+            **({"backend": backend} if backend is not None else {}),
+        )
+        model.new_pool(self.plan.blocks, self.plan.block_size, getattr(torch, DTYPES[self.kv]))
+        engine = Engine(model, self.plan, eos_ids=self.end_ids, prefix_cache=self.prefix_cache)
+        shapes, done = len(self.plan.shapes()), 0
+
+        def after(shape: tuple[int, int, int]) -> None:
+            nonlocal done
+            done += 1
+            warmed(done, shapes)
+
+        engine.warm_up(after)
+        return engine
+
+
+def codec_of(folder: Path, tokenizer: Any, template: Any) -> Codec:
+    """`template`: the conversation template that the model was trained with, `data.template.ChatTemplate`."""
+    rows = int(config_of(folder)["vocab_size"])
+    return Codec(
+        tokenizer,
+        render=lambda messages: template.apply(messages, generation_prompt=True),
+        end_ids=frozenset(template.end_ids) | end_ids_of(folder),
+        vocabulary=rows,
+    )
+
+
+def end_ids_of(folder: Path) -> frozenset[int]:
+    """Tokens that end an answer by the model's own files."""
+    path = folder / "generation_config.json"
+    files = [config_of(folder), read_json_object(path) if path.is_file() else {}]
+    found: set[int] = set()
+    for config in files:
+        ids = config.get("eos_token_id")
+        found |= {ids} if isinstance(ids, int) else set(ids or ())
+    return frozenset(found)
