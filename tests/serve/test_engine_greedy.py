@@ -4,20 +4,24 @@ block sizes, batch sizes, preemption, prefix cache and chunked prompts in a pair
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_fakes import answers, plan_of
 from reference_runner import Reference, ReferenceRunner
 
+from trueup.model.inference import InferenceModel
 from trueup.model.tiny import write_tiny
 from trueup.serve.engine import Engine
+from trueup.serve.plan import ServingPlan
 from trueup.serve.request import Output, Request, Sampling
+from trueup.serve.runner import Runner
 
 EOS = 258
-MAX_TOKENS = 16
 PREEMPTED_EVERY = 13  # steps; the longest prompt takes eight and has to get on
 
 
@@ -62,10 +66,32 @@ def test_the_cover_has_every_pair_of_levels() -> None:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     write_tiny(folder, max_position_embeddings=256)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reference(folder: Path) -> Reference:
     return Reference(folder)
+
+
+MakeRunner = Callable[[ServingPlan], Runner]
+
+
+@pytest.fixture(scope="module", params=["transformers' forward pass", "the serving model"])
+def make_runner(request: pytest.FixtureRequest, reference: Reference, folder: Path) -> MakeRunner:
+    """With the first, only the engine can be wrong."""
+    if request.param == "transformers' forward pass":
+        return lambda plan: ReferenceRunner(plan, reference)
+    model = InferenceModel.load(folder)
+
+    def with_new_pool(plan: ServingPlan) -> Runner:
+        model.new_pool(plan.blocks, plan.block_size)
+        return model
+
+    return with_new_pool
 
 
 def prompts_of(count: int, seed: int = 6) -> list[tuple[int, ...]]:
@@ -81,7 +107,9 @@ def prompts_of(count: int, seed: int = 6) -> list[tuple[int, ...]]:
     ]
 
 
-def served(reference: Reference, prompts: list[tuple[int, ...]], setting: Setting) -> dict[str, list[int]]:
+def served(
+    make_runner: MakeRunner, prompts: list[tuple[int, ...]], max_tokens: int, setting: Setting
+) -> dict[str, list[int]]:
     plan = plan_of(
         usable=max(128 // setting.block_size, setting.rows * (128 // setting.block_size) // 2),
         rows=setting.rows,
@@ -89,11 +117,9 @@ def served(reference: Reference, prompts: list[tuple[int, ...]], setting: Settin
         block_size=setting.block_size,
         chunk=16 if setting.chunked else 128,
     )
-    engine = Engine(
-        ReferenceRunner(plan, reference), plan, eos_ids=frozenset({EOS}), prefix_cache=setting.prefix_cache
-    )
+    engine = Engine(make_runner(plan), plan, eos_ids=frozenset({EOS}), prefix_cache=setting.prefix_cache)
     for at, prompt in enumerate(prompts):
-        engine.add(Request(f"{at}", prompt, Sampling(MAX_TOKENS, temperature=0.0)))
+        engine.add(Request(f"{at}", prompt, Sampling(max_tokens, temperature=0.0)))
     outputs: list[Output] = []
     for step in range(1, 20_000):
         if not engine.has_work:
@@ -107,13 +133,19 @@ def served(reference: Reference, prompts: list[tuple[int, ...]], setting: Settin
     return {name: [token.id for token in tokens] for name, (tokens, _) in answers(outputs).items()}
 
 
-def differences(reference: Reference, prompts: list[tuple[int, ...]], setting: Setting) -> int:
+def differences(
+    reference: Reference,
+    make_runner: MakeRunner,
+    prompts: list[tuple[int, ...]],
+    max_tokens: int,
+    setting: Setting,
+) -> int:
     """How many answers part from transformers' where two tokens are as good as equal; fails where one does
     elsewhere."""
-    got = served(reference, prompts, setting)
+    got = served(make_runner, prompts, max_tokens, setting)
     near = 0
     for at, prompt in enumerate(prompts):
-        want = reference.generate(prompt, MAX_TOKENS)
+        want = reference.generate(prompt, max_tokens)
         parts = [n for n, (a, b) in enumerate(zip(got[f"{at}"], want, strict=False)) if a != b]
         if parts:
             assert reference.near([*prompt, *want[: parts[0]]]), (at, got[f"{at}"], want)
@@ -124,12 +156,16 @@ def differences(reference: Reference, prompts: list[tuple[int, ...]], setting: S
 
 
 @pytest.mark.parametrize("setting", pairwise_cover(), ids=str)
-def test_greedy_answers_are_those_of_transformers(reference: Reference, setting: Setting) -> None:
-    assert differences(reference, prompts_of(16), setting) == 0
+def test_greedy_answers_are_those_of_transformers(
+    reference: Reference, make_runner: MakeRunner, setting: Setting
+) -> None:
+    assert differences(reference, make_runner, prompts_of(16), 8, setting) == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", pairwise_cover(), ids=str)
-def test_a_hundred_greedy_answers_are_those_of_transformers(reference: Reference, setting: Setting) -> None:
-    near = differences(reference, prompts_of(100), setting)
+def test_a_hundred_greedy_answers_are_those_of_transformers(
+    reference: Reference, make_runner: MakeRunner, setting: Setting
+) -> None:
+    near = differences(reference, make_runner, prompts_of(100), 16, setting)
     assert near <= 2, f"{near} of 100 answers part at logits closer than 1e-4"
