@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .wording import clean, interval, number, quantity
+from .wording import clean, number, quantity
 
 if TYPE_CHECKING:
     from trueup.schema import Measurement
@@ -21,12 +21,12 @@ STORED = {
     "int4": "integers of 4 bits, two to the byte",
     "fp8": "floats of 8 bits (e4m3)",
 }
-SHOWN = (
-    "quality_perplexity_ratio",
-    "quality_kl_nats",
-    "quality_same_choice_share",
-    "quality_greedy_match_tokens",
-)
+SHOWN = {
+    "quality_perplexity_ratio": "perplexity over the original's",
+    "quality_kl_nats": "KL divergence in nats",
+    "quality_same_choice_share": "share of positions with the same choice",
+    "quality_greedy_match_tokens": "greedy tokens before the first that differs",
+}
 
 
 def quantize_text(facts: QuantizationFacts, record: QualityRecord) -> RenderableType:
@@ -51,7 +51,9 @@ def _stored(facts: QuantizationFacts) -> list[Text]:
     alike: dict[str, int] = {}
     for stored in facts.weights.values():
         alike[_words(stored)] = alike.get(_words(stored), 0) + 1
-    kinds = "; ".join(f"{count} matrices: {words}" for words, count in alike.items())
+    kinds = "; ".join(
+        f"{count} {'matrix' if count == 1 else 'matrices'}: {words}" for words, count in alike.items()
+    )
     return [
         Text(f"stored    {kinds}; {len(facts.kept)} tensors as they were", style="dim"),
         Text(
@@ -111,8 +113,8 @@ def _figures(record: QualityRecord) -> list[Text]:
     lines = []
     for context in ("short", "long"):
         shown = [
-            f"{name.removeprefix('quality_').replace('_', ' ')} {_figure(record.measurements[key])}"
-            for name in SHOWN
+            f"{words} {_figure(record.measurements[key])}"
+            for name, words in SHOWN.items()
             if (key := f"{name}_{context}") in record.measurements
             and record.measurements[key].value is not None
         ]
@@ -124,8 +126,8 @@ def _figures(record: QualityRecord) -> list[Text]:
 
 def _figure(found: Measurement) -> str:
     assert found.value is not None
-    around = "" if found.ci is None else f" ({interval(found.ci, found.unit)})"
-    return f"{quantity(found.value, found.unit)}{around}"
+    around = "" if found.ci is None else f" ({number(found.ci[0], 5)} to {number(found.ci[1], 5)})"
+    return f"{number(found.value, 5)}{around}"
 
 
 def _layers(facts: QuantizationFacts, record: QualityRecord) -> list[Text]:
