@@ -49,15 +49,21 @@ class Answering(BaseHTTPRequestHandler):
         pass
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 256  # socketserver's five are fewer than come at once
+    daemon_threads = True
+    keys: list[str | None]
+
+
 @contextmanager
 def answering() -> Iterator[tuple[str, list[str | None]]]:
     """Its address, and the keys that requests came with."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
-    server.keys = []  # type: ignore[attr-defined]
+    server = _Server(("127.0.0.1", 0), Answering)
+    server.keys = []
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", server.keys  # type: ignore[attr-defined]
+        yield f"http://127.0.0.1:{server.server_address[1]}", server.keys
     finally:
         server.shutdown()
         server.server_close()

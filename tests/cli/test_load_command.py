@@ -122,6 +122,9 @@ def test_a_report_of_loads_says_what_a_token_costs_and_how_latency_is_reckoned(
         "a month on 1 instance",
         "plan weights",
         "answering requests",
+        "Side by side",
+        "$ a month, whole instances",
+        "quality: perplexity",
     ):
         assert words in page
     assert "<script" not in page

@@ -97,11 +97,10 @@ def load(
 ) -> None:
     """Put a load on a server and record what its clients saw as a run. Ctrl-C ends it; what was measured is
     kept. TRUEUP_API_KEY is sent as the key."""
+    options = dict(locals())
     from .load_job import Asked, run_load
 
-    given = dict(locals())
-    asked = Asked(**{field: given[field] for field in Asked.__dataclass_fields__})
-    outcome = run_load(asked)
+    outcome = run_load(Asked(**{name: options[name] for name in Asked.__dataclass_fields__}))
     record = outcome.record
     say(f"run {record.id} {record.state}: {record.header.reason}")
     if as_json:

@@ -34,7 +34,7 @@ def load_text(record: RunRecord, bill: LoadBill | None) -> RenderableType:
     parts += [Text(), latency_table(found), Text()]
     parts += [Text(line) for line in requests_words(found, limits_of(record.header))]
     parts += [Text(line) for line in (*tokens_words(found), *server_words(found))]
-    parts += _memory(found)
+    parts += _given_and_told(found)
     if bill is not None:
         parts += [Text(), waterfall(bill.lines, bill.wall_s, bill.total_usd)]
     if bill is not None and bill.monthly is not None:
@@ -95,16 +95,22 @@ def _cell(figure: Measurement | None, name: str) -> Text:
     return Text(quantity(figure.value, figure.unit, name))
 
 
-def _memory(found: Mapping[str, Measurement]) -> Sequence[RenderableType]:
-    """By owner: what the server told, and what a plan had said."""
-    rows = [(name, one) for name, one in found.items() if MEMORY.fullmatch(name) and one.value is not None]
-    if not rows:
-        return []
-    table = Table.grid(padding=(0, 2))
-    for name, one in rows:
-        text = quantity(one.value or 0.0, one.unit, name)
-        if one.ci is not None:
-            text += f" ({interval(one.ci, one.unit, name)})"
-        label = words(name.removesuffix("_bytes"))
-        table.add_row(Text(f"  {label}"), Text(text), Text(one.kind, style="dim"))
-    return [Text("memory by owner", style="bold"), table]
+def _given_and_told(found: Mapping[str, Measurement]) -> Sequence[RenderableType]:
+    """Memory by owner, what the server told and what a plan had said; and what a quality gate found."""
+    parts: list[RenderableType] = []
+    for title, names in (
+        ("memory by owner", [name for name in found if MEMORY.fullmatch(name)]),
+        ("quality", [name for name in found if name.startswith("quality_")]),
+    ):
+        known = [(name, found[name]) for name in names if found[name].value is not None]
+        if not known:
+            continue
+        table = Table.grid(padding=(0, 2))
+        for name, one in known:
+            text = quantity(one.value or 0.0, one.unit, name)
+            if one.ci is not None:
+                text += f" ({interval(one.ci, one.unit, name)})"
+            label = words(name.removesuffix("_bytes"))
+            table.add_row(Text(f"  {label}"), Text(text), Text(one.kind, style="dim"))
+        parts += [Text(title, style="bold"), table]
+    return parts

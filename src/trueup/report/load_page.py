@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trueup.analysis.load_limits import limits_of
+from trueup.analysis.load_metrics import PER_MONTH, PER_MONTH_PART, load_metrics
 from trueup.analysis.load_names import FORMULAS, LOAD_NAMES
 from trueup.schema import InputError, Measurement, RunRecord
 
@@ -51,6 +52,7 @@ class LoadView:
     latencies: Sequence[LatencyRow]
     said: Sequence[str]
     memory: Figures
+    quality: Figures
     figures: Figures
     recipe: Sequence[tuple[str, str]]
     environment: Sequence[tuple[str, str]]
@@ -66,7 +68,39 @@ def load_page(records: Sequence[RunRecord], bills: Mapping[str, LoadBill | None]
     names = ", ".join(dict.fromkeys(wording.clean(record.name) for record in records))
     page = environment()
     page.globals["meaning"] = {name: facts.meaning for name, facts in LOAD_NAMES.items()}
-    return page.get_template("load.html").render(loads=loads, title=names)
+    return page.get_template("load.html").render(loads=loads, rows=_side_by_side(loads), title=names)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of every load."""
+
+    name: str
+    label: str
+    figures: Sequence[Measurement | None]
+
+
+def _side_by_side(loads: Sequence[LoadView]) -> list[Row]:
+    """What a comparison has rows for, of each load with its own interval; nothing of a single one. A verdict
+    is a comparison's: `trueup compare`."""
+    if len(loads) < 2:
+        return []
+    held = [
+        {**load.record.measurements, **(load.bill.costs if load.bill else {}), **_month_of(load.bill)}
+        for load in loads
+    ]
+    names = dict.fromkeys(name for found in held for name in found)
+    return [
+        Row(metric.name, metric.label, [found.get(metric.name) for found in held])
+        for metric in load_metrics(names)
+        if any(metric.name in found and found[metric.name].value is not None for found in held)
+    ]
+
+
+def _month_of(bill: LoadBill | None) -> dict[str, Measurement]:
+    if bill is None or bill.monthly is None:
+        return {}
+    return {PER_MONTH: bill.monthly.usd_per_month, PER_MONTH_PART: bill.monthly.usd_per_month_part}
 
 
 def _view(anchor: str, record: RunRecord, bill: LoadBill | None) -> LoadView:
@@ -82,6 +116,7 @@ def _view(anchor: str, record: RunRecord, bill: LoadBill | None) -> LoadView:
         latencies=[row for key, label in LATENCIES.items() if (row := _latency(found, key, label))],
         said=[*requests_words(found, limits), *tokens_words(found), *server_words(found)],
         memory=[(name, one) for name, one in found.items() if MEMORY.fullmatch(name)],
+        quality=[(name, one) for name, one in found.items() if name.startswith("quality_")],
         figures=list(found.items()),
         recipe=list(wording.flat(record.header.recipe)),
         environment=list(wording.flat(record.header.environment)),
