@@ -17,7 +17,7 @@ from trueup.checkpoint.remote import Remote
 from trueup.checkpoint.uploads import Uploads
 from trueup.schema import StorageError, TrueupError
 from trueup.telemetry import MemorySink
-from trueup.train import recovery, saves, stepper
+from trueup.train import recovery, saves, stepper, warm_up
 from trueup.train.world import World
 
 SHORT = ("compile.mode=none", "evaluate.every=null")
@@ -179,6 +179,23 @@ def test_a_signal_ends_the_run_after_the_step_and_keeps_what_was_measured(
     assert outcome.measurements["useful_tokens"].value == sink.steps[0].useful_tokens
     assert signal.getsignal(signal.SIGINT) is before
     assert read_manifest(folder_of_step(home, 1)).why == ("signal",)
+
+
+def test_a_signal_while_warming_up_ends_the_run_before_its_first_step(
+    run_tiny: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = warm_up._step
+
+    def interrupted(session: Any, shape: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        original(session, shape)
+
+    monkeypatch.setattr(warm_up, "_step", interrupted)
+    outcome, sink = run_tiny(*SHORT)
+    assert outcome.header.state == "interrupted"
+    assert "start the run again" in str(outcome.header.reason)
+    assert (sink.steps, steps(checkpoints_of(home / "run"))) == ([], [])
+    assert outcome.header.wall_s is not None
 
 
 def test_wrong_data_is_a_failed_run_with_an_input_error(run_tiny: Any) -> None:
