@@ -70,7 +70,7 @@ class InferenceModel:
         device: str | torch.device = "cpu",
         max_positions: int | None = None,
         compile_mode: CompileMode = "none",
-        backend: str = "inductor",
+        backend: str | Callable[..., Any] = "inductor",
     ) -> InferenceModel:
         """From a model folder, plain or quantised, or from a model in memory with its adapters.
 
@@ -159,7 +159,7 @@ class InferenceModel:
             outer = {"embedding": self.embedding.bytes, "head": self.head.bytes}
         return {**outer, **found, "rotary": bytes_of(self.frame.turn_2PD)}
 
-    def _compile(self, backend: str) -> None:
+    def _compile(self, backend: str | Callable[..., Any]) -> None:
         """One graph for each shape, shared by the layers, made when a shape is first run."""
         options: Any = {"dynamic": False, "backend": backend, "recompile_limit": 64 * TORCHS_LIMIT}
         self._run_layer = torch.compile(InferenceLayer.__call__, **options)

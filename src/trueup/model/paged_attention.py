@@ -18,6 +18,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from .masks import additive_mask
 
+TALL = 768  # queries below each other from which a CPU's kernel takes blocks that its caches do not hold
+
 
 class StepTokens(Protocol):
     """One step's batch, as the engine pads it to a shape of its plan."""
@@ -81,7 +83,8 @@ class StepPlaces:
     turn_N1D: tuple[torch.Tensor, torch.Tensor]  # cosine, signed sine
     slots_N: torch.Tensor
     blocks_M: torch.Tensor  # of all rows, one table after another
-    mask_B1RT: torch.Tensor  # R = Q * G: the query heads of one key head below each other
+    mask_B1RT: torch.Tensor  # R = Q * G: the query heads of one key head below each other; or R = Q
+    merged: bool  # R = Q * G
 
     @classmethod
     def of(cls, step: StepTokens, pool: KvPool, turn_2PD: torch.Tensor, groups: int) -> StepPlaces:
@@ -92,6 +95,9 @@ class StepPlaces:
         seen_BQT = places_T <= positions_BQ.unsqueeze(-1)
         mask_BQT = additive_mask(seen_BQT, pool.dtype)
         rows, new = positions_BQ.shape
+        merged = device.type != "cpu" or new * groups < TALL
+        if merged:
+            mask_BQT = mask_BQT.unsqueeze(2).expand(-1, -1, groups, -1).flatten(1, 2)
         return cls(
             shape=(rows, new),
             turn_N1D=(
@@ -100,7 +106,8 @@ class StepPlaces:
             ),
             slots_N=step.slots_BQ.to(device).flatten(),
             blocks_M=tables_BW.flatten(),
-            mask_B1RT=mask_BQT.unsqueeze(2).expand(-1, -1, groups, -1).flatten(1, 2).unsqueeze(1),
+            mask_B1RT=mask_BQT.unsqueeze(1),
+            merged=merged,
         )
 
 
@@ -126,13 +133,17 @@ def attend(
     by_block = pool_S2KD.view(-1, block_size * 2 * keys * head_dim)
     context_BT2KD = by_block.index_select(0, places.blocks_M).view(rows, -1, 2, keys, head_dim)
     k_BKTD, v_BKTD = (part.transpose(1, 2) for part in context_BT2KD.unbind(2))
-    q_BQKGD = qkv_NXD[:, :queries].unflatten(0, (rows, new)).unflatten(2, (keys, -1))
-    q_BKRD = q_BQKGD.transpose(1, 2).flatten(2, 3).to(pool_S2KD.dtype)
-    seen_BKRD = scaled_dot_product_attention(
-        q_BKRD, k_BKTD, v_BKTD, attn_mask=places.mask_B1RT, scale=scaling
+    q_BQJD = qkv_NXD[:, :queries].unflatten(0, (rows, new)).to(pool_S2KD.dtype)
+    mask = places.mask_B1RT
+    if places.merged:
+        q_BKRD = q_BQJD.unflatten(2, (keys, -1)).transpose(1, 2).flatten(2, 3)
+        seen_BKRD = scaled_dot_product_attention(q_BKRD, k_BKTD, v_BKTD, attn_mask=mask, scale=scaling)
+        seen_BQKGD = seen_BKRD.unflatten(2, (new, -1)).transpose(1, 2)
+        return seen_BQKGD.reshape(rows * new, -1).to(qkv_NXD.dtype)
+    seen_BJQD = scaled_dot_product_attention(
+        q_BQJD.transpose(1, 2), k_BKTD, v_BKTD, attn_mask=mask, scale=scaling, enable_gqa=True
     )
-    seen_BKQGD = seen_BKRD.unflatten(2, (new, -1))
-    return seen_BKQGD.transpose(1, 2).reshape(rows * new, -1).to(qkv_NXD.dtype)
+    return seen_BJQD.transpose(1, 2).reshape(rows * new, -1).to(qkv_NXD.dtype)
 
 
 def turn(x_NXD: torch.Tensor, by: tuple[torch.Tensor, torch.Tensor]) -> None:
