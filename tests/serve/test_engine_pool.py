@@ -143,10 +143,10 @@ def test_the_share_of_the_pool_in_use_is_what_requests_hold_and_reaches_one() ->
 
 
 def test_contexts_cross_every_bucket_edge_up_to_the_limit() -> None:
-    plan = plan_of(usable=600, rows=3, context=2000, block_size=4, chunk=64)
+    plan = plan_of(usable=700, rows=3, context=8192, block_size=16, chunk=256)
     runner = ContextRunner(plan)
     engine = engine_of(plan, runner)
-    edges = [blocks * 4 for blocks in plan.context_blocks]
+    edges = [blocks * plan.block_size for blocks in plan.context_blocks]
     requests = [
         Request(f"{edge}", tuple(1 + at % 49 for at in range(edge - 4)), Sampling(4, 0.0, ignore_eos=True))
         for edge in edges
