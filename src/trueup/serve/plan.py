@@ -158,13 +158,12 @@ def plan_serving(
     `blocks` of `block_size` tokens are what memory has room for, the null block among them; `max_context` the
     model's limit or less. Raises InputError where even the coarsest plan has more shapes.
     """
-    few = None
-    for few in _plans(max_context, blocks, concurrency, block_size, prefill_chunk):
-        if len(few.shapes()) <= most_shapes:
-            return few
-    assert few is not None
+    plans = list(_plans(max_context, blocks, concurrency, block_size, prefill_chunk))
+    for plan in plans:
+        if len(plan.shapes()) <= most_shapes:
+            return plan
     raise InputError(
-        f"serving plan: {len(few.shapes())} shapes at the least for {concurrency} rows and {max_context} "
+        f"serving plan: {len(plans[-1].shapes())} shapes at the least for {concurrency} rows and {max_context} "
         f"tokens of context; most_shapes is {most_shapes}: raise it, or lower the context or the rows"
     )
 
