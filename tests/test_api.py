@@ -11,10 +11,18 @@ from typing import Any
 import pytest
 
 import trueup
-from trueup.schema import InputError, Measurement, MissingExtraError, RunHeader, SpanTotal, unavailable
+from trueup.schema import (
+    InputError,
+    Measurement,
+    MissingExtraError,
+    OwnedTerms,
+    RunHeader,
+    SpanTotal,
+    unavailable,
+)
 
 NAMES = {
-    *("Bill", "Comparison", "Records", "RunRecord", "RunSummary"),
+    *("Bill", "Comparison", "ModelBill", "PricedBill", "Records", "RunRecord", "RunSummary"),
     *("__version__", "bill", "compare", "run", "runs"),
 }
 
@@ -116,6 +124,40 @@ def test_a_bill_is_held_to_a_budget_and_bears_its_part_of_a_one_off(home: Path) 
         trueup.bill("first", one_off=-1.0)
 
 
+def test_a_bill_stands_beside_what_it_would_be_under_other_prices(home: Path) -> None:
+    assert trueup.bill("first").price_models == ()
+    machine = OwnedTerms(
+        currency="USD",
+        capital=8000,
+        life_years=1,
+        hours_per_year=8000,
+        power_w=0,
+        pue=1,
+        electricity_per_kwh=0,
+        source="a quotation",
+    )
+    own, dearer, spot, owned = trueup.bill("first", prices=["on-demand=7.2", "spot", machine]).price_models
+    assert (own.model, own.total.value) == ("as billed", pytest.approx(0.01))
+    assert dearer.total.value == pytest.approx(0.02)
+    assert spot.total.kind == "unavailable"
+    assert "instance is not known" in (spot.total.reason or "")
+    assert (owned.model, owned.per_hour.value) == ("owned (a quotation)", pytest.approx(1.0))
+
+
+@pytest.mark.parametrize(
+    ("prices", "said"),
+    [
+        ("spot", "a list of price models"),
+        ([3.5], "no price model"),
+        (["cheap"], "there is no price model 'cheap'"),
+        (["owned=server.yaml"], "OwnedTerms"),
+    ],
+)
+def test_what_is_no_price_model_is_refused(home: Path, prices: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        trueup.bill("first", prices=prices)
+
+
 def test_a_killed_run_is_summed_up_from_what_it_left(home: Path) -> None:
     (home / "runs" / "bbbb2222" / "measurements.json").unlink()
     record = trueup.run("last")
@@ -190,7 +232,7 @@ def test_pandas_is_given_rows_and_columns_in_order(home: Path, monkeypatch: pyte
 
     monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=frame))
     assert trueup.runs().to_pandas() == "a frame"
-    assert given["columns"][:2] == ["id", "name"]
+    assert given["columns"][:3] == ["id", "kind", "name"]
     assert [row["id"] for row in given["rows"]] == ["bbbb2222", "aaaa1111"]
     assert set(given["rows"][0]) == set(given["columns"])
     assert trueup.Records(()).to_pandas() == "a frame"

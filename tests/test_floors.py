@@ -35,7 +35,7 @@ ALLOWED = {
     "load": {"schema", "files", "catalog", "analysis", "telemetry"},
     "report": {"schema", "files", "catalog", "analysis"},
     "home": {"schema", "files"},
-    "api": {"schema", "analysis", "store", "home"},
+    "api": {"schema", "catalog", "analysis", "store", "home"},
     "cli": {
         *("schema", "files", "cache", "checkpoint", "recipe", "catalog", "device", "analysis", "store"),
         *("telemetry", "model", "data", "train", "serve", "load", "report", "home"),

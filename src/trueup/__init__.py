@@ -15,12 +15,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .api import Bill, Comparison, Records, RunRecord, RunSummary, bill, compare, run, runs
+    from .api import (
+        Bill,
+        Comparison,
+        ModelBill,
+        PricedBill,
+        Records,
+        RunRecord,
+        RunSummary,
+        bill,
+        compare,
+        run,
+        runs,
+    )
 
 __version__ = "0.1.0"
 __all__ = [
     "Bill",
     "Comparison",
+    "ModelBill",
+    "PricedBill",
     "Records",
     "RunRecord",
     "RunSummary",

@@ -14,17 +14,33 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trueup.analysis.asked_prices import asked_price, price_request
 from trueup.analysis.bill import Bill, make_bill, one_off_given
 from trueup.analysis.budget import budget_given
 from trueup.analysis.comparable import ComparedRun
 from trueup.analysis.compare import Comparison, group_of
 from trueup.analysis.compare import compare as compare_groups
 from trueup.analysis.energy_cost import tariff_given
+from trueup.analysis.side_by_side import AskedPrice, ModelBill, as_billed, under_models
+from trueup.catalog import PriceBook, published_prices
 from trueup.home import find_home
-from trueup.schema import Frozen, InputError, MissingExtraError, Price, RunRecord
+from trueup.schema import Frozen, InputError, MissingExtraError, OwnedTerms, Price, RunRecord
 from trueup.store import RunSummary, Store
+from trueup.store.price_file import PriceFile, standing
 
-__all__ = ["Bill", "Comparison", "Records", "RunRecord", "RunSummary", "bill", "compare", "run", "runs"]
+__all__ = [
+    "Bill",
+    "Comparison",
+    "ModelBill",
+    "PricedBill",
+    "Records",
+    "RunRecord",
+    "RunSummary",
+    "bill",
+    "compare",
+    "run",
+    "runs",
+]
 
 Record = TypeVar("Record", bound=Frozen)
 HomePath = str | PathLike[str] | None
@@ -52,6 +68,13 @@ class Records(tuple[Record, ...]):
                 )
         columns = list(type(self[0]).model_fields) if self else None
         return pd.DataFrame([record.model_dump() for record in self], columns=columns)
+
+
+class PricedBill(Bill):
+    """A bill, and in `price_models` the same work under other prices, its own first; empty where none was
+    asked for."""
+
+    price_models: tuple[ModelBill, ...] = ()
 
 
 def runs(*, home: HomePath = None) -> Records[RunSummary]:
@@ -86,6 +109,7 @@ def run(ref: str, *, home: HomePath = None, samples: bool = False) -> RunRecord:
 def bill(
     ref: str,
     *,
+    prices: Iterable[str | OwnedTerms] = (),
     usd_per_hour: float | None = None,
     price_source: str = "given to trueup.bill",
     one_off: float | None = None,
@@ -94,8 +118,11 @@ def bill(
     tariff: float | None = None,
     estimate_energy: bool = False,
     home: HomePath = None,
-) -> Bill:
+) -> PricedBill:
     """What every dollar of a run bought, at its own price or at `usd_per_hour` of the whole instance.
+
+    `prices`: what it would be under these too, each as `trueup bill --price` has it ("spot",
+    "reserved-3y=8.20,utilisation=0.7"), or the terms of a machine of one's own.
 
     `one_off`: dollars spent once, spread `over` so many runs. `budget`, in dollars per million useful tokens,
     is what the bill is held to, and `tariff` is in dollars per kWh; both by default the recipe's.
@@ -107,8 +134,42 @@ def bill(
     once = None if one_off is None else one_off_given(one_off, over, given)
     held_to = None if budget is None else budget_given(budget, given)
     at = None if tariff is None else tariff_given(tariff, given)
+    asked = _asked(prices)
     record = run(ref, home=home)
-    return make_bill(record, price, one_off=once, budget=held_to, tariff=at, estimate_energy=estimate_energy)
+    made = make_bill(record, price, one_off=once, budget=held_to, tariff=at, estimate_energy=estimate_energy)
+    models = () if not asked else under_models(made, record.header, _models(made, record, asked, home), once)
+    return PricedBill(**dict(made), price_models=models)
+
+
+def _asked(prices: Any) -> list[str | OwnedTerms]:
+    """Judged before the run is read."""
+    if isinstance(prices, str) or not isinstance(prices, Iterable):
+        raise InputError(f"prices={prices!r}: a list of price models is needed, such as ['spot']")
+    asked = list(prices)
+    for one in asked:
+        if not isinstance(one, str | OwnedTerms):
+            raise InputError(f"prices: {one!r} is no price model; give text such as 'spot', or OwnedTerms")
+        if isinstance(one, str) and price_request(one).name == "owned":
+            raise InputError(f"prices: {one}: give the machine itself, a trueup.schema.OwnedTerms")
+    return asked
+
+
+def _models(
+    made: Bill, record: RunRecord, asked: Iterable[str | OwnedTerms], home: HomePath
+) -> list[AskedPrice]:
+    entries = PriceFile(find_home().path if home is None else _named(home)).entries()
+    book = PriceBook(
+        own=standing(entries, "own"),
+        collected=standing(entries, "collected"),
+        published=published_prices(),
+    )
+    found = [as_billed(made)]
+    for one in asked:
+        if isinstance(one, str):
+            found.append(asked_price(price_request(one), record, book))
+        else:
+            found.append(AskedPrice(label=f"owned ({one.source})", terms=one))
+    return found
 
 
 def compare(

@@ -135,6 +135,31 @@ def test_what_is_given_takes_the_place_of_the_runs_own() -> None:
     assert found.restart_s == 7
 
 
+def test_interruptions_that_were_counted_make_a_rate_with_its_interval() -> None:
+    found = asked("spot=2,interruptions=3,observed_hours=240").terms
+    assert isinstance(found, SpotTerms)
+    rate = found.interruptions_per_hour
+    assert rate is not None
+    assert (rate.value, rate.kind) == (3 / 240, "measured")
+    assert rate.ci == pytest.approx((0.6187 / 240, 8.7673 / 240), rel=1e-4)  # Garwood 1936, of 3
+    (row,) = rows_of(make_record(), "spot=2,interruptions=3,observed_hours=240,restart_s=60")
+    assert row.total.ci is not None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "interruptions=3",
+        "observed_hours=240",
+        "interruptions=2.5,observed_hours=240",
+        "interruptions=3,observed_hours=240,interruptions_per_hour=0.1",
+    ],
+)
+def test_interruptions_without_the_hours_they_were_seen_in_are_refused(options: str) -> None:
+    with pytest.raises(InputError, match="a whole number of interruptions with the observed_hours"):
+        asked(f"spot=2,{options}")
+
+
 def test_interruptions_make_a_run_dearer() -> None:
     calm, stormy = rows_of(make_record(), "spot=2", "spot=2,interruptions_per_hour=3")
     assert calm.total.value is not None

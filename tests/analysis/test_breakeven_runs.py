@@ -46,7 +46,7 @@ def test_a_full_run_costs_the_mean_of_the_full_runs() -> None:
 
 
 def test_runs_of_another_size_are_refused() -> None:
-    with pytest.raises(InputError, match=r"of A 19,200, of B 38,400; give --tokens-per-run"):
+    with pytest.raises(InputError, match=r"of A 19,200, of B 38,400\. .* --tokens-per-run 19200 "):
         moved([usd(5.0)], [usd(4.0, 2 * TOKENS)])
 
 

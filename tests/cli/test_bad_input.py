@@ -134,7 +134,7 @@ def test_data_that_changed_since_it_was_prepared_is_prepared_again(
         (lambda path: path.mkdir(), "is a folder"),
         (write_binary, "not UTF-8"),
         (lambda path: path.touch(), "is empty"),
-        (lambda path: path.symlink_to("/dev/zero"), "this is not a recipe"),
+        (lambda path: path.symlink_to("/dev/zero"), "this is no recipe file"),
     ],
 )
 def test_a_recipe_that_cannot_be_read(

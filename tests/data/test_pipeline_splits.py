@@ -102,7 +102,7 @@ def test_a_record_that_links_two_clusters_says_what_it_moves(tmp_path: Path) -> 
     moved = {text for text in was if was[text] != now[text]}
     assert moved == {second}
     (message,) = after.messages
-    assert message.startswith(f"in.jsonl:42 is in {now[first]} since in.jsonl:43: ")
+    assert message.startswith(f"in.jsonl:42 is in {now[first]}, and by itself would be in ")
 
 
 @settings(max_examples=100)

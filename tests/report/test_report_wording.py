@@ -25,6 +25,23 @@ def test_duration(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("ci", "unit", "name", "text"),
+    [
+        ((145.1, 151.0), "tokens/s", "", "145.1 to 151 tokens/s"),
+        ((109.1, 109.4), "s", "", "109.1 to 109.4 s"),
+        ((109.1001, 109.1004), "s", "", "109.1001 to 109.1004 s"),
+        ((0.70001, 0.70002), "1", "mfu_useful", "70.001 to 70.002 %"),
+        ((17.22151, 17.22154), "1", "eval_perplexity_best", "17.22151 to 17.22154"),
+        ((2.0, 2.0), "s", "", "2 to 2 s"),
+    ],
+)
+def test_the_ends_of_an_interval_are_told_apart(
+    ci: tuple[float, float], unit: str, name: str, text: str
+) -> None:
+    assert wording.interval(ci, unit, name) == text
+
+
+@pytest.mark.parametrize(
     ("value", "unit", "name", "text"),
     [
         (1.93e9, "bytes", "peak_host_bytes", "1.8 GiB"),

@@ -37,13 +37,17 @@ from .bill import started_at
 from .outcomes import wall_seconds
 from .price_models import cost_of
 from .side_by_side import AskedPrice
+from .spot import interruption_rate
 
 NAMES: tuple[ModelName, ...] = get_args(ModelName)
 GIVEN = "given on the command line"
 _AMOUNT = re.compile(r"(?P<amount>[-+.\w]+?)\s*(?P<currency>[A-Z]{3})?")
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "on-demand": ("minimum_s",),
-    "spot": ("interruptions_per_hour", "checkpoint_interval_s", "restart_s", "save_s", "minimum_s"),
+    "spot": (
+        *("interruptions_per_hour", "interruptions", "observed_hours"),
+        *("checkpoint_interval_s", "restart_s", "save_s", "minimum_s"),
+    ),
     "reserved-1y": ("upfront", "utilisation"),
     "reserved-3y": ("upfront", "utilisation"),
     "capacity-block": ("block_hours", "utilisation"),
@@ -222,9 +226,7 @@ def _spot(
     request: PriceRequest, series: tuple[SpotPoint, ...], price: HourlyPrice, record: RunRecord
 ) -> SpotTerms:
     options: dict[str, Any] = _saves(record) | request.options
-    rate = options.pop("interruptions_per_hour", None)
-    if rate is not None:
-        options["interruptions_per_hour"] = Measurement(value=rate, unit="1/h", kind="quoted", method=GIVEN)
+    options["interruptions_per_hour"] = _rate(request, options)
     return SpotTerms(
         currency=price.currency,
         series=series,
@@ -233,6 +235,22 @@ def _spot(
         as_of=price.as_of,
         **options,
     )
+
+
+def _rate(request: PriceRequest, options: dict[str, Any]) -> Measurement | None:
+    """Of interruptions: as given, or from how many were seen in how many hours of such instances, with its
+    interval. Takes its keys out of the options."""
+    given, count, hours = (
+        options.pop(key, None) for key in ("interruptions_per_hour", "interruptions", "observed_hours")
+    )
+    if count is None and hours is None:
+        return None if given is None else Measurement(value=given, unit="1/h", kind="quoted", method=GIVEN)
+    if given is not None or count is None or hours is None or count != int(count):
+        raise InputError(
+            f"--price {request.text}: give interruptions_per_hour, or a whole number of interruptions with "
+            "the observed_hours of such instances they were seen in: spot,interruptions=3,observed_hours=240"
+        )
+    return interruption_rate(int(count), hours)
 
 
 def _saves(record: RunRecord) -> dict[str, float]:

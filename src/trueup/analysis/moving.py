@@ -93,9 +93,11 @@ def _require_one_size(a: Group, b: Group, costs: Mapping[str, RunCost]) -> None:
             f"of {name} {min(counts):,.0f}" + (f" to {max(counts):,.0f}" if max(counts) > min(counts) else "")
             for name, counts in tokens.items()
         )
+        mean = fsum(next(iter(tokens.values()))) / len(next(iter(tokens.values())))
         raise InputError(
-            f"full runs are not of one size, in useful tokens: {shown}; give --tokens-per-run N, and runs of "
-            "N useful tokens are set against each other, at each run's own cost per token"
+            f"full runs are not of one size, in useful tokens: {shown}. A smaller run is cheaper wherever it "
+            f"is done, so say what a full run will be: --tokens-per-run {mean:.0f} takes runs of the mean "
+            f"size of {next(iter(tokens))}, each at its own run's cost per useful token"
         )
 
 

@@ -92,10 +92,10 @@ def interruption_rate(count: int, hours: float) -> Measurement:
     1936)."""
     if count < 0 or not (math.isfinite(hours) and hours > 0):
         raise InputError(f"{count} interruptions in {hours} h: a count, and hours above zero, are needed")
-    from scipy.stats import chi2
+    from scipy.special import gammaincinv  # half the quantile of chi² with twice as many degrees of freedom
 
-    low = float(chi2.ppf(0.025, 2 * count)) / 2 if count else 0.0
-    high = float(chi2.ppf(0.975, 2 * count + 2)) / 2
+    low = float(gammaincinv(count, 0.025)) if count else 0.0
+    high = float(gammaincinv(count + 1, 0.975))
     return Measurement(
         value=count / hours,
         unit="1/h",

@@ -8,7 +8,6 @@ import typer
 
 from .output import JSON_OPTION, print_json, print_rich
 from .price_book import today
-from .text_file import read_text
 
 MOST_BYTES = 1 << 18
 
@@ -22,6 +21,7 @@ def audit(
     impossible or cannot be decided."""
     from trueup.analysis.audit import audit_claims
     from trueup.analysis.audit_file import read_claims
+    from trueup.recipe.text_file import read_text
 
     text = read_text(path, "claim file", most_bytes=MOST_BYTES)
     found = audit_claims(read_claims(text, str(path)), today())

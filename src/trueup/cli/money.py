@@ -54,17 +54,15 @@ def owned_terms(path: str) -> OwnedTerms:
     import yaml
     from pydantic import ValidationError
 
+    from trueup.recipe.text_file import read_text
     from trueup.schema import OwnedTerms
 
+    named = f"--price owned={path}"
+    text = read_text(Path(path), "file of an owned machine", most_bytes=MAX_OWNED_BYTES, named=named)
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            fields = yaml.safe_load(file.read(MAX_OWNED_BYTES))
-    except FileNotFoundError:
-        raise InputError(f"--price owned={path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--price owned={path}: cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise InputError(f"--price owned={path}: not valid YAML: {error}") from None
+        fields = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(f"{named}: not valid YAML: {error}") from None
     if not isinstance(fields, dict):
         raise InputError(f"{path}: a machine is a mapping of keys such as `capital:` and `life_years:`")
     try:

@@ -15,7 +15,6 @@ from trueup.schema import InputError, TrueupError
 
 from .output import JSON_OPTION, print_json, print_rich, say
 from .price_book import book_of, date_given, open_price_book, today
-from .text_file import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -150,6 +149,8 @@ def import_prices(
 
     if as_of is not None:
         date_given(as_of, "--as-of")
+    from trueup.recipe.text_file import read_text
+
     text = read_text(path, "CSV file", most_bytes=MOST_BYTES)
     keep = None if everything else open_price_book().instance_names()
     found = read_price_csv(text, name=path.name, as_of=as_of, source=source, keep=keep)

@@ -140,8 +140,9 @@ def _links(
         moved = moved_by_links(members.tolist(), near, codes_N)
         for old, new in moved.items():
             notes.append(
-                f"{records.origin(old)} is in {SPLITS[codes_N[first]]} since {records.origin(new)}: that "
-                f"record is near to it and to {records.origin(first)}, which were apart before"
+                f"{records.origin(old)} is in {SPLITS[codes_N[first]]}, and by itself would be in "
+                f"{SPLITS[codes_N[old]]}: {records.origin(new)} is near to it and to "
+                f"{records.origin(first)}, and near-copies stay together"
             )
     if len(notes) > FIRST_SHOWN:
         notes = [*notes[:FIRST_SHOWN], f"and {len(notes) - FIRST_SHOWN} more records moved like these"]

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from trueup.schema import InputError
 
 from .models import Recipe
+from .text_file import read_text
 
 MAX_RECIPE_BYTES = 1 << 20
 COMMAND_LINE = "command line"
@@ -68,7 +69,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> LoadedRecipe
 
     Raises InputError with file and line for anything that is not a valid recipe.
     """
-    text = _read(Path(path))
+    example = "`recipes/demo.yaml` is an example"
+    text = read_text(Path(path), "recipe file", most_bytes=MAX_RECIPE_BYTES, example=example)
     values, lines = _parse(text, str(path))
     sources = {key: "file" for key, _ in _leaves(values)}
     for override in overrides:
@@ -93,23 +95,6 @@ def recipe_schema() -> dict[str, Any]:
 def valid_keys() -> list[str]:
     """Every dotted key a recipe may have."""
     return list(_model_keys(Recipe, ""))
-
-
-def _read(path: Path) -> str:
-    try:
-        if path.is_dir():
-            raise InputError(f"{path}: is a folder; a recipe is one YAML file")
-        with path.open("rb") as file:  # a pipe or a device does not tell its size
-            raw = file.read(MAX_RECIPE_BYTES + 1)
-        if len(raw) > MAX_RECIPE_BYTES:
-            raise InputError(f"{path}: larger than {MAX_RECIPE_BYTES} bytes; this is not a recipe")
-        return raw.decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such recipe file; `recipes/demo.yaml` is an example") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _parse(text: str, path: str) -> tuple[dict[str, Any], dict[str, int]]:

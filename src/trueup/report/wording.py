@@ -174,10 +174,22 @@ def is_share(name: str) -> bool:
 
 
 def interval(ci: tuple[float, float], unit: str, name: str = "") -> str:
-    """145.1 to 151 tokens/s: the unit once where both ends share it."""
+    """145.1 to 151 tokens/s: the unit once where both ends share it; ends that differ are shown to differ."""
     low, high = (quantity(edge, unit, name) for edge in ci)
+    if low == high and ci[0] != ci[1]:
+        return _fine_interval(ci, unit, name)
     low_number, _, low_unit = low.partition(" ")
     return f"{low_number} to {high}" if high.partition(" ")[2] == low_unit else f"{low} to {high}"
+
+
+def _fine_interval(ci: tuple[float, float], unit: str, name: str) -> str:
+    """In the unit itself, with as many digits as tell the ends apart."""
+    scale, word = (
+        (100.0, "%") if unit == "1" and is_share(name) else (1.0, "" if unit == "1" else clean(unit))
+    )
+    pairs = ([number(edge * scale, digits) for edge in ci] for digits in range(4, 18))
+    low, high = next((pair for pair in pairs if pair[0] != pair[1]), [repr(edge * scale) for edge in ci])
+    return f"{low} to {high} {word}".rstrip()
 
 
 def date(iso: str) -> str:
