@@ -23,7 +23,7 @@ from .memory_trace import (
 )
 
 WORTH = 0.005  # of the peak: what saves less is not said
-MODELLED = "the trace through torch's caching allocator as modelled: what a device with it would hold"
+MODELLED = "by a model of torch's caching allocator"
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,12 @@ ROWS = 12  # of modules and operators in the terminal; the page and --json have 
 OWNERS = 5  # told apart in the picture
 POINTS = 600  # of the picture: no screen shows more apart
 PEAK = "peak"  # what marks the peak, after the picture's own name
+FIGURE_LABELS = {
+    "peak_tensor_bytes": "tensors at most",
+    "end_tensor_bytes": "tensors at the end",
+    "before_rss_bytes": "RSS before the model",
+    "peak_rss_bytes": "RSS at most",
+}
 KIND_LABELS = {"kv_pool": "KV pool and cache", "weights": "weights", "activations": "activations"}
 
 
@@ -40,7 +46,10 @@ def profile_text(summary: MemorySummary, *, title: str) -> RenderableType:
     found_suggestions = list(suggestion_lines(summary.suggestions))
     if found_suggestions:
         parts += [Text(), Text("what would lower the peak:", style="bold")]
-        parts += [Text.assemble(f"  {line} ", (f"({how})", "dim")) for line, how in found_suggestions]
+        parts += [
+            Text.assemble(f"  {what}: {saves} ", (f"({how})", "dim"))
+            for what, saves, how in found_suggestions
+        ]
     return Group(*parts)
 
 
@@ -50,11 +59,11 @@ def peak_text(summary: MemorySummary) -> str:
     return f"at most {held} of tensors, in {len(summary.peak.held):,} storages: {clean(summary.peak.part)}"
 
 
-def suggestion_lines(suggestions: Sequence[Suggestion]) -> Iterator[tuple[str, str]]:
-    """(what and how much, how that is known)."""
+def suggestion_lines(suggestions: Sequence[Suggestion]) -> Iterator[tuple[str, str, str]]:
+    """What, how much, and how that is known."""
     for one in suggestions:
         saves, left = quantity(one.saves_bytes, "bytes"), quantity(one.peak_bytes, "bytes")
-        yield f"{clean(one.what)}: {saves} less, a peak of {left}", clean(one.how)
+        yield clean(one.what), f"{saves} less, a peak of {left}", clean(one.how)
 
 
 def picture(trace: MemoryTrace, prefix: str = "memory") -> str:
@@ -66,16 +75,16 @@ def picture(trace: MemoryTrace, prefix: str = "memory") -> str:
     at = max(range(len(live)), key=live.__getitem__, default=0)
     most = max(live, default=0)
     unit, unit_name = _unit(most)
-    places = _places(len(live), at)
+    first = min(trace.marks[0][0], at) if trace.marks else 0  # what was there before needs no room
+    places = _places(first, len(live), at)
     canvas = Canvas(prefix)
-    shades = [(MUTED, 0.3), (ACCENT, 1.0), (WARN, 0.9), (ACCENT, 0.55), (WARN, 0.45), (SOFT, 1.0)]
+    shades = (_faint(MUTED, 40), ACCENT, WARN, _faint(ACCENT, 55), _faint(WARN, 50), SOFT)
     below = [0.0] * len(places)
-    for (name, values), (colour, opacity) in zip(
-        over_time(trace, layers_together, OWNERS).items(), shades, strict=False
-    ):
+    owners = over_time(trace, layers_together, OWNERS)
+    for (name, values), colour in zip(owners.items(), shades, strict=False):
         above = [low + values[place] / unit for low, place in zip(below, places, strict=True)]
         x, low, high = _stepped(places, below, above)
-        canvas.between(x, low, high, colour, opacity=opacity)
+        canvas.between(x, low, high, colour)
         canvas.marks([], [], colour, shape="square", fill=colour, label=_short(name))
         below = above
     for start, _ in trace.marks[1:]:
@@ -83,7 +92,7 @@ def picture(trace: MemoryTrace, prefix: str = "memory") -> str:
     if live:
         peak = f"peak {quantity(most, 'bytes')}"
         canvas.marks([at], [most / unit], INK, size=5, label=peak, name=PEAK)
-    canvas.x.low, canvas.x.high = 0.0, float(max(1, len(live)))
+    canvas.x.low, canvas.x.high = float(first), float(max(first + 1, len(live)))
     canvas.y.low, canvas.y.high = 0.0, 1.08 * most / unit or 1.0
     canvas.x_name, canvas.y_name = "storages that came or went", f"tensors, {unit_name}"
     return canvas.svg(_words(trace, live, at))
@@ -136,7 +145,7 @@ def _table(title: str, found: Sequence[Holder], count: int, peak_bytes: int) -> 
 
 def _figures(found: Mapping[str, Measurement]) -> Iterator[tuple[str, Measurement]]:
     for name, one in found.items():
-        yield words(name.removesuffix("_bytes")).replace("rss", "RSS"), one
+        yield FIGURE_LABELS.get(name) or words(name.removesuffix("_bytes")), one
 
 
 def _size(one: Measurement) -> str:
@@ -147,11 +156,16 @@ def _how(one: Measurement) -> str:
     return clean(one.reason) if one.value is None else f"{one.kind}: {clean(one.method)}"
 
 
-def _places(events: int, peak: int) -> list[int]:
+def _places(first: int, events: int, peak: int) -> list[int]:
     """Events to draw, the peak among them."""
-    if events <= POINTS:
-        return list(range(events))
-    return sorted({round(n * (events - 1) / (POINTS - 1)) for n in range(POINTS)} | {peak})
+    if events - first <= POINTS:
+        return list(range(first, events))
+    step = (events - 1 - first) / (POINTS - 1)
+    return sorted({first + round(n * step) for n in range(POINTS)} | {peak})
+
+
+def _faint(colour: str, percent: int) -> str:
+    return f"color-mix(in srgb, {colour} {percent}%, var(--paper))"
 
 
 def _stepped(
@@ -171,7 +185,7 @@ def _unit(size: int) -> tuple[float, str]:
 
 
 def _short(name: str, most: int = 22) -> str:
-    text = holder_label(name)
+    text = holder_label(name).removeprefix("model.layers.*.")
     return text if len(text) <= most else "…" + text[1 - most :]
 
 
