@@ -163,8 +163,9 @@ def plan_serving(
         if len(plan.shapes()) <= most_shapes:
             return plan
     raise InputError(
-        f"serving plan: {len(plans[-1].shapes())} shapes at the least for {concurrency} rows and {max_context} "
-        f"tokens of context; most_shapes is {most_shapes}: raise it, or lower the context or the rows"
+        f"serving plan: {len(plans[-1].shapes())} shapes at the least for {concurrency} rows and "
+        f"{max_context} tokens of context; most_shapes is {most_shapes}: raise it, or lower the context or "
+        "the rows"
     )
 
 
