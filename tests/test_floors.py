@@ -46,7 +46,7 @@ HEAVY = {"torch", "transformers", "peft"}
 NEVER_IN_LIGHT_COMMANDS = HEAVY | {"pyarrow", "scipy", "numpy"}
 WITHOUT_TORCH = {
     *("schema", "files", "cache", "checkpoint", "recipe", "catalog", "store", "analysis", "report"),
-    *("home", "api"),
+    *("home", "api", "load"),
 }
 VENDOR = ("pynvml", "torch.cuda", "torch_neuronx", "torch.neuron")
 SCHEMA_MAY_USE = {"pydantic", "trueup"}

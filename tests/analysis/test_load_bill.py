@@ -111,7 +111,7 @@ def test_the_lines_add_up_to_the_run_and_none_is_negative(padding: float, price:
 def test_starting_and_warming_up_are_on_the_bill_and_in_no_cost_a_token() -> None:
     bill = make_load_bill(load_of())
     seconds = {line.name: line.seconds for line in bill.lines}
-    assert seconds["load"] == pytest.approx(7.0)
+    assert seconds["start"] == pytest.approx(7.0)
     assert seconds["warm_up"] == pytest.approx(3.0)
     found = bill.costs["usd_per_million_output_tokens"].value
     assert found == pytest.approx(0.001 * 61.5 / 600 * 1e6)

@@ -31,7 +31,7 @@ LOAD_LINE_NAMES = (
     "padding",
     "no_request",
     "warm_up",
-    "load",
+    "start",  # of the client, and of the server where it is the load's own, and its end
     "prepare",
     "record",
     "other",
@@ -39,8 +39,8 @@ LOAD_LINE_NAMES = (
 _LINE_OF_SPAN = {
     SpanName.REQUESTS: "answering",
     SpanName.WARM_UP: "warm_up",
-    SpanName.START: "load",
-    SpanName.LOAD: "load",
+    SpanName.START: "start",
+    SpanName.LOAD: "start",
     SpanName.PREPARE: "prepare",
     SpanName.RECORD: "record",
 }

@@ -283,9 +283,9 @@ def _recording(
 
 def _recipe(asked: Asked, job: LoadJob, name: str) -> dict[str, Any]:
     """What stands in a load's record where a training run has its recipe."""
-    server: dict[str, Any] = {"address": job.address.root, "started_here": job.own is not None}
-    if job.own is not None:
-        server["options"] = list(asked.serve_option)
+    server: dict[str, Any] = {"address": job.address.root}
+    if job.own is not None:  # its port is new each time and says nothing
+        server = {"address": "a server of its own", "options": list(asked.serve_option)}
     return {
         "name": name,
         "model": {"path": asked.model or (asked.server if job.own is not None else None)},

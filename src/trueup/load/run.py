@@ -8,7 +8,7 @@ import itertools
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 PROBES_HAVE_TOKENS = 1
 RESERVE_TOKENS = 64  # of the context: what a chat template may add, where the server tells no counts
 LOOK_EVERY_S = 1.0  # at the server's metrics
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,22 @@ def execute(
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         ending = Ending("failed", f"a fault of trueup's own: {why}", error)
-    return recording.conclude(ending)
+    with _deaf():
+        return recording.conclude(ending)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Heed no signal: writing the record takes a moment, and is what an interrupt keeps."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _InterruptedError(Exception):
@@ -113,10 +129,9 @@ def _signals(caught: Callable[[signal.Signals], None]) -> Iterator[None]:
         yield
         return
     loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: signal.getsignal(number) for number in _ENDING}
     with contextlib.suppress(NotImplementedError):
-        for number in numbers:
+        for number in _ENDING:
             loop.add_signal_handler(number, caught, number)
     try:
         yield
@@ -137,10 +152,16 @@ class _Load:
         self._settings = job.settings
 
     async def run(self, transport: httpx.AsyncBaseTransport | None) -> None:
-        own: AbstractContextManager[object] = self._job.own or nullcontext()
-        with own:
-            async with open_client(transport) as http:
+        span, own = self._timeline.span, ExitStack()
+        try:
+            with span(SpanName.LOAD):
+                client = open_client(transport)
+                own.enter_context(self._job.own or nullcontext())
+            async with client as http:
                 await self._run(http)
+        finally:
+            with span(SpanName.LOAD):
+                own.close()
 
     async def _run(self, http: httpx.AsyncClient) -> None:
         span = self._timeline.span

@@ -22,7 +22,10 @@ DIFFERENCES_SHOWN = 12
 _LEFT_OUT_SHOWN = 6
 _CHARACTERS = 60  # of a value, of a run's reason
 _GOOD = ("cheaper", "faster", "steadier", "less energy", "fewer tokens", "better")
-_SAID_BY_THE_ROW = (" per million useful tokens", " tokens/s", " tokens")
+_SAID_BY_THE_ROW = (
+    *(f" per million {what}tokens" for what in ("useful ", "output ", "input ", "")),
+    *(" per month", " requests/s", " tokens/s", " tokens"),
+)
 _NEITHER = ("the same", "not enough runs", "no verdict")
 
 
