@@ -24,8 +24,10 @@ class FakeStats:
     prefix_tokens_asked: int = 0
     prefix_tokens_hit: int = 0
     useful_tokens: int = 0
+    recomputed_tokens: int = 0
     processed_tokens: int = 0
     steps: int = 0
+    failed_steps: int = 0
 
 
 @dataclass

@@ -43,7 +43,7 @@ def server(folder: Path) -> Iterator[Running]:
     opening = Opening(folder, "fp32", "fp32", plan, codec.end_ids)
 
     def opened() -> Any:
-        return opening.open(open_device("cpu", threads=1))
+        return opening.open(open_device("cpu", threads=1)).engine
 
     with serving(open_engine=opened, codec=codec, context=CONTEXT, room=8) as running:
         running.until(lambda: running.service.state != "loading")
@@ -51,24 +51,28 @@ def server(folder: Path) -> Iterator[Running]:
         yield running
 
 
-def generated(folder: Path, prompt: str, count: int) -> str:
-    """What transformers generates, greedily."""
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Any:
     from transformers import LlamaForCausalLM
 
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def generated(model: Any, prompt: str, count: int) -> str:
+    """What transformers generates, greedily."""
     tokens = torch.tensor([tokenizer()(prompt)["input_ids"]])
-    out = model.generate(tokens, max_new_tokens=count, do_sample=False, pad_token_id=256)  # type: ignore[misc]
+    out = model.generate(tokens, max_new_tokens=count, do_sample=False, pad_token_id=256)
     text: str = tokenizer().decode(out[0, tokens.shape[1] :], skip_special_tokens=True)
     return text
 
 
 @pytest.mark.parametrize("prompt", ["Hello", "é🌶 x", "a much longer prompt, of more than one block " * 2])
 def test_greedy_text_is_that_of_transformers_whole_and_streamed(
-    server: Running, folder: Path, prompt: str
+    server: Running, model: Any, prompt: str
 ) -> None:
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     asked: Any = {"model": MODEL, "prompt": prompt, "max_tokens": 20, "temperature": 0}
-    expected = generated(folder, prompt, 20)
+    expected = generated(model, prompt, 20)
     assert client.completions.create(**asked).choices[0].text == expected
     chunks = client.completions.create(**asked, stream=True)
     assert "".join(chunk.choices[0].text for chunk in chunks) == expected

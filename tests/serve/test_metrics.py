@@ -132,6 +132,14 @@ def test_before_the_engine_is_there_its_series_are_absent_and_not_zero() -> None
     assert found["vllm:kv_cache_usage_perc", ""] == 0.25
 
 
+def test_memory_is_told_by_owner_and_of_the_process() -> None:
+    metrics = ServingMetrics("m", lambda: None, 100)
+    metrics.holds({"weights": 1000, "kv_cache": 24})
+    page = metrics.page().decode()
+    assert 'trueup:memory_bytes{engine="0",model_name="m",owner="kv_cache"} 24.0' in page
+    assert series(page)["process_resident_memory_bytes", ""] > 1e6
+
+
 def test_tokens_that_came_together_share_the_time_since_the_last() -> None:
     metrics = ServingMetrics("m", lambda: None, 100)
     metrics.tokens(1, None)

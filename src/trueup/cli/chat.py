@@ -102,7 +102,8 @@ def _local(model: str, quant: str | None, context: int | None) -> Talk:
     folder = asked.resolved.folder
     opening = Opening(folder, served_as(plan.ask), plan.ask.kv, plan.plan, codec.end_ids)
     say(f"{asked.resolved.name}: {plan.fit.why}")
-    return Local(opening.open(open_device(plan.place.kind)), codec, plan.plan.max_context)
+    opened = opening.open(open_device(plan.place.kind))
+    return Local(opened.engine, codec, plan.plan.max_context)
 
 
 def _key(path: Path | None) -> str | None:

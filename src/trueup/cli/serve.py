@@ -15,6 +15,7 @@ from .output import JSON_OPTION, print_json, say, stdout_reserved
 from .recipe import SET_OPTION
 
 if TYPE_CHECKING:
+    from trueup.serve.engine_like import EngineLike
     from trueup.serve.limits import ApiKeys
     from trueup.serve.opening import Opening
     from trueup.serve.server import Ended
@@ -158,8 +159,14 @@ async def _serving(
     section = asked.section
     most = opening.plan.max_context
     metrics = ServingMetrics(name, lambda: service.stats, most)
+
+    def opened() -> EngineLike:
+        found = opening.open(device, _warmed)
+        metrics.holds(found.memory_bytes)
+        return found.engine
+
     service = Service(
-        lambda: opening.open(device, _warmed),
+        opened,
         codec,
         room=section.concurrency + section.waiting,
         observer=metrics,

@@ -187,6 +187,7 @@ class Flow(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for chunk in self._chunks:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await asyncio.sleep(0)  # chunks that are there already leave time to hear that the client left
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

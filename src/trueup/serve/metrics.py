@@ -3,10 +3,17 @@ generators made for it read them. What it has no name for begins with `trueup:`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -41,9 +48,11 @@ COUNTERS: dict[str, tuple[str, Read]] = {
         lambda s: s.prefix_tokens_asked,
     ),
     "vllm:prefix_cache_hits": ("Prompt tokens that the prefix cache had.", lambda s: s.prefix_tokens_hit),
-    "trueup:useful_tokens": ("Tokens computed that are not padding.", lambda s: s.useful_tokens),
+    "trueup:useful_tokens": ("Tokens computed for the first time.", lambda s: s.useful_tokens),
+    "trueup:recomputed_tokens": ("Tokens computed again after a preemption.", lambda s: s.recomputed_tokens),
     "trueup:processed_tokens": ("Tokens computed, padding included.", lambda s: s.processed_tokens),
     "trueup:engine_steps": ("Steps of the engine.", lambda s: s.steps),
+    "trueup:failed_steps": ("Steps of the engine that failed.", lambda s: s.failed_steps),
 }
 
 
@@ -55,6 +64,10 @@ class ServingMetrics:
         self._registry = CollectorRegistry()
         self._values = (model, "0")
         self._registry.register(_EngineCounts(self._values, stats))
+        ProcessCollector(registry=self._registry)
+        self._memory = Gauge(
+            "trueup:memory_bytes", "What holds memory.", (*LABELS, "owner"), registry=self._registry
+        )
         self._first_token_s = self._histogram(
             "vllm:time_to_first_token_seconds", "From arrival.", FIRST_TOKEN_S
         )
@@ -92,6 +105,11 @@ class ServingMetrics:
     def responded(self, status: int) -> None:
         """The status of one answer of the API; what follows it in a stream is `request_success`."""
         self._responses.labels(*self._values, str(status)).inc()
+
+    def holds(self, memory_bytes: Mapping[str, int]) -> None:
+        """What was loaded, by owner."""
+        for owner, size in memory_bytes.items():
+            self._memory.labels(*self._values, owner).set(size)
 
     def replayed(self) -> None:
         self._replays.inc()

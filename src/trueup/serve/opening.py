@@ -23,6 +23,14 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True)
+class Opened:
+    """`memory_bytes`: what was taken for it, by owner."""
+
+    engine: Engine
+    memory_bytes: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Opening:
     """What is loaded, and how. `kv`: of keys and values, 'fp32' or 'bf16'."""
 
@@ -33,7 +41,7 @@ class Opening:
     end_ids: frozenset[int]
     prefix_cache: bool = True
 
-    def open(self, device: Device, warmed: Callable[[int, int], None] = lambda done, all_: None) -> Engine:
+    def open(self, device: Device, warmed: Callable[[int, int], None] = lambda done, all_: None) -> Opened:
         """Loads the weights and runs every shape once; `warmed` is told how many of how many are done."""
         import torch
 
@@ -51,7 +59,7 @@ class Opening:
             compile_mode="layer" if static else "none",
             **({"backend": backend} if backend is not None else {}),
         )
-        model.new_pool(self.plan.blocks, self.plan.block_size, getattr(torch, DTYPES[self.kv]))
+        pool = model.new_pool(self.plan.blocks, self.plan.block_size, getattr(torch, DTYPES[self.kv]))
         engine = Engine(model, self.plan, eos_ids=self.end_ids, prefix_cache=self.prefix_cache)
         shapes, done = len(self.plan.shapes()), 0
 
@@ -61,7 +69,11 @@ class Opening:
             warmed(done, shapes)
 
         engine.warm_up(after)
-        return engine
+        held = {
+            "weights": sum(model.weight_bytes().values()),
+            "kv_cache": sum(layer.untyped_storage().nbytes() for layer in pool.layers),
+        }
+        return Opened(engine, held)
 
 
 def codec_of(folder: Path, tokenizer: Any, template: Any) -> Codec:
