@@ -103,7 +103,7 @@ def _local(model: str, quant: str | None, context: int | None) -> Talk:
     opening = Opening(folder, served_as(plan.ask), plan.ask.kv, plan.plan, codec.end_ids)
     say(f"{asked.resolved.name}: {plan.fit.why}")
     opened = opening.open(open_device(plan.place.kind))
-    return Local(opened.engine, codec, plan.plan.max_context)
+    return Local(opened.engine, codec, plan.plan.most_tokens)
 
 
 def _key(path: Path | None) -> str | None:

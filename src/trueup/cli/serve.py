@@ -157,7 +157,7 @@ async def _serving(
     from trueup.serve.work import Served
 
     section = asked.section
-    most = opening.plan.max_context
+    most = opening.plan.most_tokens  # of which the engine refuses none
     metrics = ServingMetrics(name, lambda: service.stats, most)
 
     def opened() -> EngineLike:
