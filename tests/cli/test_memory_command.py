@@ -198,6 +198,15 @@ def test_training_holds_weights_gradients_and_two_moments(main: Main) -> None:
     assert "micro-batches of 2 rows" in [one["what"] for one in found["suggestions"]]
 
 
+def test_adapters_alone_have_gradients_and_moments(main: Main) -> None:
+    shape = ("--rows", "1", "--length", "32", "--no-alternatives", "--json")
+    found = document(main("memory", "profile", "tiny", "--training", "--lora", *shape))
+    kinds = {one["name"]: one["own_peak_bytes"] for one in found["kinds"]}
+    assert 0 < kinds["gradients"] < kinds["weights"] / 4
+    assert 2 * kinds["gradients"] <= kinds["optimizer"] < kinds["weights"]
+    assert found["suggestions"] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -44,10 +44,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The trace of the work as asked, and peaks of other ways to do it."""
+    """The trace of the work as asked, and peaks of other ways to do it. `allocator`: as the device tells of
+    the former; None in host memory, where it is modelled."""
 
     trace: MemoryTrace
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives: tuple[Alternative, ...]
+    allocator: dict[str, Measurement] | None
     kv: KvFacts | None = None
 
 
@@ -124,17 +126,10 @@ def _profiled(model: str, asked: Asked, kind: AskedDevice) -> tuple[MemorySummar
             rss_before_bytes=before,
             alternatives=recorded.alternatives,
             kv=recorded.kv,
-            allocator=_device_figures(opened),
+            allocator=recorded.allocator,
         )
         title = f"{resolved.name}, {asked.mode}, {asked.rows} x {asked.length:,} tokens, on {opened.name}"
     return summary, recorded.trace, title
-
-
-def _device_figures(device: Device) -> dict[str, Measurement] | None:
-    """Of the device's own allocator; None in host memory, where it is modelled."""
-    from trueup.device.allocator_figures import allocator_figures
-
-    return None if device.kind == "cpu" else allocator_figures(device)
 
 
 # --- what is run --------------------------------------------------------------------------------------------
@@ -158,9 +153,8 @@ def _serving(resolved: ResolvedModel, asked: Asked, device: Device) -> Recorded:
 
     per_token = int(kv_bytes_per_token(model.dims, bytes_per_value=run.kv_bytes))
     kv = KvFacts(per_token, run.kv_bytes, asked.block_size, asked.rows)
-    return Recorded(
-        *_all_runs(partial(record_serving, model, run), others() if asked.alternatives else ()), kv
-    )
+    found = _recorded(device, partial(record_serving, model, run), others() if asked.alternatives else ())
+    return replace(found, kv=kv)
 
 
 def _training(resolved: ResolvedModel, asked: Asked, device: Device) -> Recorded:
@@ -183,7 +177,7 @@ def _training(resolved: ResolvedModel, asked: Asked, device: Device) -> Recorded
         yield "activation checkpointing", partial(record_training, again, precision, ask)
 
     first = partial(record_training, loaded, precision, ask)
-    return Recorded(*_all_runs(first, others() if asked.alternatives else ()))
+    return _recorded(device, first, others() if asked.alternatives else ())
 
 
 def _transformers(resolved: ResolvedModel, asked: Asked, device: Device) -> Recorded:
@@ -202,7 +196,7 @@ def _transformers(resolved: ResolvedModel, asked: Asked, device: Device) -> Reco
             yield f"prefill chunks of {chunk:,} tokens", partial(record_forward, loaded, smaller)
 
     first = partial(record_forward, loaded, ask)
-    return Recorded(*_all_runs(first, others() if asked.alternatives else ()))
+    return _recorded(device, first, others() if asked.alternatives else ())
 
 
 RUNS: dict[str, Callable[[ResolvedModel, Asked, Device], Recorded]] = {
@@ -212,14 +206,21 @@ RUNS: dict[str, Callable[[ResolvedModel, Asked, Device], Recorded]] = {
 }
 
 
-def _all_runs(first: Callable[[], MemoryTrace], others: Any) -> tuple[MemoryTrace, tuple[Alternative, ...]]:
+def _recorded(
+    device: Device,
+    first: Callable[[], MemoryTrace],
+    others: Iterable[tuple[str, Callable[[], MemoryTrace]]],
+) -> Recorded:
     """The work as asked, then what might take less."""
     from trueup.analysis.memory_summary import Alternative
     from trueup.analysis.memory_trace import peak_of
+    from trueup.device.allocator_figures import allocator_figures
 
+    device.reset_peak()
     trace = _one_run(first)
+    figures = None if device.kind == "cpu" else allocator_figures(device)
     found = [Alternative(what, peak_of(_one_run(other)).size_bytes) for what, other in others]
-    return trace, tuple(found)
+    return Recorded(trace, tuple(found), figures)
 
 
 def _one_run(run: Callable[[], MemoryTrace]) -> MemoryTrace:
