@@ -78,7 +78,10 @@ CHECK = LogitCheck(2.1e-7, 1e-8, "max_abs_difference", 1e-3, 128, "peft")
 @pytest.mark.parametrize("kind", LIBRARIES)
 def test_front_matter_names_library_and_base(kind: Any) -> None:
     front = front_matter(model_card(record(), HUB, kind, "best, step 12", CHECK))
-    assert front["library_name"] == {"adapter": "peft", "merged": "transformers", "gguf": "gguf"}[kind]
+    assert (
+        front["library_name"]
+        == {"adapter": "peft", "merged": "transformers", "gguf": "gguf", "onnx": "onnx"}[kind]
+    )
     assert front["base_model"] == "org/llama"
     assert front["base_model_relation"] == ("adapter" if kind == "adapter" else "finetune")
     assert front["tags"] == ["trueup", "lora"]
