@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -211,3 +213,50 @@ def test_a_server_that_is_not_there_is_said_and_recorded(home: Path, main: Main)
     assert done.code == 1
     assert "no server answers at http://127.0.0.1:9/v1/models" in done.err
     assert document(main, "runs", "show", "last")["state"] == "failed"
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "load.md"
+
+
+def commands_of_the_page() -> list[list[str]]:
+    """Every command of docs/load.md, which its readers need a server for."""
+    blocks = re.findall(r"^```text\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith("trueup ")]
+
+
+def test_the_pages_commands_on_loads_work(
+    loaded: Path, main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = [words for words in commands_of_the_page() if words[1] != "load"]
+    assert {words[1] for words in asked} == {"bill", "compare", "report"}
+    for words in asked:
+        done = main(*words[1:])
+        assert done.code == 0, (words, done.err)
+
+
+def test_the_pages_loads_work_on_a_server_that_answers(
+    home: Path, main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the address of one in place of theirs, on a machine whose price is known."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "azure_llm_conv.csv").write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        + "".join(f"2023-11-16 18:15:46.{n:03d},{40 + n},{3 + n % 4}\n" for n in range(20))
+    )
+    asked = [words for words in commands_of_the_page() if words[1] == "load"]
+    assert len(asked) == 2
+    with answering() as (url, _):
+        for words in asked:
+            options = [word for word in words[3:] if not word.startswith("--serve-option")]
+            done = main("load", url, *options)
+            assert done.code == 0, (words, done.err)
+
+
+def test_every_key_of_a_loads_bill_is_documented_and_there(loaded: Path, main: Main) -> None:
+    bill = document(main, "bill", "before", "--traffic", "1000")
+    documented = re.findall(
+        r"^\| `([a-z_]+)(?:\[\])?(?:\.[^`]*)?` \| (?:kept)? ?\|", PAGE.read_text(), re.MULTILINE
+    )
+    assert set(documented) == set(bill)
