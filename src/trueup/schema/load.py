@@ -31,7 +31,7 @@ class RequestResult(Frozen):
     `due_s` is when the request was to be sent by the schedule (with a fixed number in flight: when its place
     became free), `sent_s` when it was, `first_s` and `last_s` when the first and the last text came, `done_s`
     when the answer ended, or failed. `gaps_s` are the times between chunks that held text, of which there
-    were `chunks`; a chunk may hold several tokens. Token counts are the server's own; None where it told none.
+    were `chunks`; a chunk may hold several tokens. Token counts are the server's own, or None.
     """
 
     index: int
