@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from api_server import WAIT_S, tiny_codec
 from fake_engine import FakeEngine, says, without_end
+from hypothesis import given
+from hypothesis import strategies as st
 
+from trueup.serve.finishes import LATELY, LONGEST_WAIT_S, Finishes
 from trueup.serve.observer import Finished
 from trueup.serve.refusals import BusyError, DrainingError, NotReadyError, ServiceError
 from trueup.serve.request import RefusedError, Sampling
@@ -269,3 +272,21 @@ def test_a_service_with_nothing_to_do_ends_at_once() -> None:
         assert service.stats is not None
 
     with_service(test)
+
+
+# --- when to come back --------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0, 100), max_size=80), st.integers(1, 500))
+def test_the_time_to_come_back_is_that_of_so_many_ends_as_lately(gaps: list[float], answers: int) -> None:
+    finishes, now = Finishes(), 0.0
+    for gap in gaps:
+        now += gap
+        finishes.note(now)
+    lately = gaps[1:][-(LATELY - 1) :]
+    expected = answers * sum(lately) / len(lately) if lately else 1
+    assert finishes.retry_after_s(answers) == pytest.approx(min(max(expected, 1), LONGEST_WAIT_S), abs=1.001)
+
+
+def test_before_anything_ended_the_time_to_come_back_is_a_moment() -> None:
+    assert Finishes().retry_after_s(1000) == 1
