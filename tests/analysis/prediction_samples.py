@@ -86,6 +86,17 @@ def calibration(**changes: Any) -> Calibration:
     return Calibration(**(fields | changes))
 
 
+def with_first_products(first_s: float, program_bytes: float) -> Calibration:
+    """The same machine, which compiles for a product of each new size."""
+    of = calibration()
+    rates = of.rates["bf16-master"]
+    products = tuple(one.model_copy(update={"first_s": one.seconds + first_s}) for one in rates.products)
+    return calibration(
+        rates={"bf16-master": rates.model_copy(update={"products": products})},
+        measurements=of.measurements | {"program_host_bytes": measured(program_bytes, "bytes")},
+    )
+
+
 def measured(value: float, unit: str) -> Measurement:
     return Measurement(value=value, unit=unit, kind="measured", method="an example")
 

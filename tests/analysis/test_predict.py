@@ -7,11 +7,23 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prediction_samples import LORA, PRICE, SMOL, calibrated, calibration, datasheet, job, micro_batch
+from prediction_samples import (
+    LORA,
+    PRICE,
+    SMOL,
+    calibrated,
+    calibration,
+    datasheet,
+    job,
+    micro_batch,
+    with_first_products,
+)
 
 from trueup.analysis.flops import training_flops
 from trueup.analysis.predict import ring_seconds, usd_per_million
 from trueup.analysis.predict_lines import LINES
+from trueup.analysis.predict_memory import PROGRAMS_KEPT
+from trueup.analysis.predict_terms import sizes_of
 from trueup.schema import Measurement, Prediction, unavailable
 
 
@@ -180,3 +192,50 @@ def test_the_arithmetic_names_the_parts_of_a_step() -> None:
     how = calibrated().lines["compute_s"].method
     assert "linear layers" in how
     assert "mean of 10 planned steps" in how
+
+
+def test_each_size_of_a_product_is_compiled_for_once() -> None:
+    """Two widths in ten steps: what their sizes take is spread over the steps, and named."""
+    steps = [(micro_batch(width=width),) for width in (256, 512) * 5]
+    plain, compiling = (
+        calibrated(job(steps=steps)),
+        calibrated(job(steps=steps), with_first_products(1e-3, 0)),
+    )
+    new = len(sizes_of(SMOL, LORA, 256) | sizes_of(SMOL, LORA, 512))
+    assert value(compiling, "step_s") - value(plain, "step_s") == pytest.approx(new * 1e-3 / 10)
+    assert "products of sizes not met before" in compiling.lines["compute_s"].method
+    assert "products of sizes not met before" not in plain.lines["compute_s"].method
+
+
+def test_what_was_warmed_up_is_not_compiled_for_again() -> None:
+    steps = [(micro_batch(width=256),)] * 10
+    warmed = job(steps=steps, warmed_tokens=frozenset({256}))
+    assert value(calibrated(warmed, with_first_products(1e-3, 0)), "step_s") == pytest.approx(
+        value(calibrated(warmed), "step_s")
+    )
+
+
+def test_of_a_long_plan_each_size_is_compiled_for_once_too() -> None:
+    steps = [(micro_batch(width=256),)] * 10
+    extra = [
+        value(calibrated(one, with_first_products(1e-3, 0)), "step_s") - value(calibrated(one), "step_s")
+        for one in (job(steps=steps), job(steps=steps, planned=1000))
+    ]
+    assert extra[0] == pytest.approx(100 * extra[1])
+
+
+def test_the_peak_has_a_program_for_each_size() -> None:
+    one = job(steps=[(micro_batch(width=256),)] * 10, ready_programs=50)
+    programs = len(sizes_of(SMOL, LORA, 256)) + 50
+    with_programs = calibrated(one, with_first_products(1e-3, 1e9))  # so large that training is the peak
+    assert f"{programs} programs" in with_programs.lines["peak_memory_bytes"].method
+    twice = calibrated(one, with_first_products(1e-3, 2e9))
+    assert value(twice, "peak_memory_bytes") - value(with_programs, "peak_memory_bytes") == pytest.approx(
+        programs * 1e9
+    )
+
+
+def test_no_more_programs_are_kept_than_the_library_keeps() -> None:
+    one = job(ready_programs=100_000)
+    method = calibrated(one, with_first_products(1e-3, 1e9)).lines["peak_memory_bytes"].method
+    assert f"{PROGRAMS_KEPT:,} programs" in method

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_records import SMOL
 
-from trueup.analysis.predict_terms import TERMS, MicroBatchWork, ProductTable, Tuning, step_terms
+from trueup.analysis.predict_terms import (
+    TERMS,
+    MicroBatchWork,
+    ProductTable,
+    Tuning,
+    sizes_of,
+    step_terms,
+)
 from trueup.schema import ModelDims, ProductTime
 
 SIDES = (16, 256, 4096)
@@ -50,6 +57,31 @@ def micro_batch(rows: int = 2, width: int = 256, head: int = 100) -> MicroBatchW
 def test_a_measured_size_has_its_measured_seconds(size: tuple[int, int, int]) -> None:
     measured = {(one.m, one.k, one.n): one.seconds for one in TABLE.times}
     assert TABLE.seconds(size) == pytest.approx(measured[size])
+
+
+def test_the_first_product_of_a_size_takes_what_was_measured_beyond_the_others() -> None:
+    table = ProductTable(
+        tuple(
+            one.model_copy(update={"first_s": one.seconds + 1e-6 * (one.m + one.k + one.n)})
+            for one in TABLE.times
+        )
+    )
+    assert table.first_seconds((16, 256, 4096)) == pytest.approx(1e-6 * (16 + 256 + 4096))
+    between = table.first_seconds((64, 256, 256))
+    assert table.first_seconds((16, 256, 256)) < between < table.first_seconds((256, 256, 256))
+    assert table.first_seconds((9000, 9000, 9000)) > 0  # beyond all that was measured
+
+
+def test_where_first_products_were_not_timed_they_take_nothing_more() -> None:
+    assert TABLE.first_seconds((100, 100, 100)) == 0
+
+
+def test_sizes_follow_from_the_tokens_of_a_micro_batch() -> None:
+    one, other = sizes_of(SMOL, LORA, 512), sizes_of(SMOL, LORA, 504)
+    assert one
+    assert not one & other
+    assert sizes_of(SMOL, LORA, 512) == one
+    assert len(sizes_of(FULL_DIMS, FULL, 512)) <= 3 * len(SMOL.linear_layers)
 
 
 @given(st.tuples(*[st.integers(1, 20000)] * 3), st.integers(0, 2))

@@ -131,3 +131,10 @@ def test_foretelling_changes_nothing_that_is_trained(
     short = ("compile.mode=none", "train.max_steps=3", "tune.dropout=0.2")
     told, untold = (run_tiny(*short, calibration=one)[1].steps for one in (calibration, None))
     assert [(one.loss, one.grad_norm) for one in told] == [(one.loss, one.grad_norm) for one in untold]
+
+
+def test_what_is_made_ready_grows_with_the_micro_batch() -> None:
+    from trueup.model import attention, loss
+
+    for count in (attention.ready_products, lambda tokens: loss.ready_products(tokens, 512)):
+        assert 0 < count(64) < count(256) < count(512)

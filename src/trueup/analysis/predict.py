@@ -20,7 +20,7 @@ from .predict_fit import seconds_of
 from .predict_job import Job, Lines, StepWork, predicted
 from .predict_lines import LINES
 from .predict_memory import host_or_device
-from .predict_terms import ProductTable, step_terms
+from .predict_terms import ProductTable, sizes_of, step_terms
 
 TIMES = ("step_s", "compute_s", "padding_s", "step_p99_s")
 # The terms of predict_terms.TERMS, gathered into what a reader knows.
@@ -33,6 +33,7 @@ _GATHERED = {
     "optimizer": ("trained", "trained_again", "tensors"),
     "calls": ("layers_lora", "layers_full", "micro_batches", "steps"),
 }
+_NEW_SIZES = "products of sizes not met before"
 _OPTIMIZER_NUMBERS = 7  # read weight, gradient and two moments; write weight and moments
 
 
@@ -146,19 +147,35 @@ def _calibrated_times(job: Job, calibration: Calibration | None) -> _Timed | str
             f"{rates.attention}"
         )
     table = ProductTable(rates.products)
-    seconds, parts = list[float](), dict.fromkeys(_GATHERED, 0.0)
-    for step in job.steps:
+    seconds, parts = list[float](), dict.fromkeys((*_GATHERED, _NEW_SIZES), 0.0)
+    for step, new_s in zip(job.steps, _new_sizes(job, table), strict=True):
         shares = [
             step_terms(job.dims, job.tuning, own, table, checkpointing=job.checkpointing)
             for own in _shared(job, step)
         ]
         slowest = max(shares, key=lambda terms: seconds_of(terms, rates.term_s))
-        seconds.append(ratio * seconds_of(slowest, rates.term_s))
+        seconds.append(ratio * seconds_of(slowest, rates.term_s) + new_s)
+        parts[_NEW_SIZES] += new_s
         for words, names in _GATHERED.items():
             parts[words] += ratio * fsum(
                 slowest.get(name, 0.0) * rates.term_s.get(name, 0.0) for name in names
             )
     return _Timed(seconds, _in_words(parts, len(seconds), rates.probes))
+
+
+def _new_sizes(job: Job, table: ProductTable) -> list[float]:
+    """Seconds of each step in which a CPU's library compiles for sizes of products it has not met. In a long
+    plan, of which some steps are counted, each size is met once all the same."""
+    if job.compiled_ratio is not None:
+        return [0.0] * len(job.steps)
+    met = {size for tokens in job.warmed_tokens for size in sizes_of(job.dims, job.tuning, tokens)}
+    share = len(job.steps) / max(job.planned or 0, len(job.steps), 1)
+    found = []
+    for step in job.steps:
+        new = {size for one in step for size in sizes_of(job.dims, job.tuning, one.tokens)} - met
+        met |= new
+        found.append(share * fsum(map(table.first_seconds, new)) / min(job.ranks, len(step)))
+    return found
 
 
 def _in_words(parts: Mapping[str, float], steps: int, probes: int) -> str:

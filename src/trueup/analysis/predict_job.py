@@ -19,7 +19,8 @@ class Job:
     """A recipe's steps. `steps`: those of an epoch, all or evenly spread, each with the micro-batches of all
     ranks; `planned`: how many they stand for, None where they are all. `memory`: of the largest micro-batch.
     `compiles`: seconds of compiling of the whole run, 0 where nothing is; `compiled_ratio`: compiled over
-    eager step time, None where nothing is compiled."""
+    eager step time, None where nothing is compiled. `warmed_tokens`: sizes of micro-batches that are run
+    before the first step; `ready_programs`: products of other sizes that are then compiled too."""
 
     dims: ModelDims
     tuning: Tuning
@@ -32,6 +33,8 @@ class Job:
     ranks: int = 1
     price: Price | None = None
     planned: int | None = None
+    warmed_tokens: frozenset[int] = frozenset()
+    ready_programs: int = 0
 
     @property
     def counted(self) -> str:

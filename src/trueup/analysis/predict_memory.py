@@ -6,6 +6,9 @@ from trueup.schema import Calibration, Measurement, unavailable
 
 from .memory_plan import memory_lines
 from .predict_job import Job, Lines, predicted
+from .predict_terms import sizes_of
+
+PROGRAMS_KEPT = 1024  # oneDNN's cache of primitives, unless ONEDNN_PRIMITIVE_CACHE_CAPACITY says otherwise
 
 
 def host_or_device(job: Job, calibration: Calibration | None, *, host: bool) -> Lines:
@@ -17,24 +20,40 @@ def host_or_device(job: Job, calibration: Calibration | None, *, host: bool) -> 
         lines["base_bytes"] = unavailable("bytes", "what the driver keeps on the device is not published")
         lines["peak_memory_bytes"] = _bytes(training, "what tensors take; the driver's own is beside it")
         return lines
-    base = calibration.measurements.get("base_host_bytes") if calibration else None
+    known = calibration.measurements if calibration else {}
+    base, program = known.get("base_host_bytes"), known.get("program_host_bytes")
     if base is None or base.value is None:
         lines["base_bytes"] = unavailable("bytes", "what a process takes by itself was not calibrated")
         lines["peak_memory_bytes"] = unavailable("bytes", lines["base_bytes"].reason or "")
         return lines
     lines["base_bytes"] = _bytes(base.value, base.method)
     gradients = lines["gradients_bytes"].value or 0.0
+    each = program.value if program is not None and program.value is not None else 0.0
+    programs = compiled_programs(job) if each else 0
+    trained = training + programs * each
     stages = {
-        "training": training,
-        "a save, which copies weights and moments": training - gradients + snapshot_bytes(job),
+        "training": trained,
+        "a save, which copies weights and moments": trained - gradients + snapshot_bytes(job),
         "loading": loading_bytes(job),
     }
     which, larger = max(stages.items(), key=lambda stage: stage[1])
     how = f"base + {which}: the largest of " + " and ".join(
         f"{size / 1e6:,.4g} MB" for size in stages.values()
     )
+    if programs:
+        how += f"; with training {programs:,} programs for sizes of products x {each / 1e6:.3g} MB"
     lines["peak_memory_bytes"] = _bytes(base.value + larger, how)
     return lines
+
+
+def compiled_programs(job: Job) -> int:
+    """Products that a CPU's library keeps a program for, each for one size: those made ready, and those of
+    every number of tokens that a micro-batch has."""
+    if job.compiled_ratio is not None:
+        return 0
+    tokens = {one.tokens for step in job.steps for one in step} | job.warmed_tokens
+    sizes = {size for count in tokens for size in sizes_of(job.dims, job.tuning, count)}
+    return min(PROGRAMS_KEPT, len(sizes) + job.ready_programs)
 
 
 def loading_bytes(job: Job) -> float:

@@ -11,7 +11,7 @@ Letters as in flops.py; N tokens of a micro-batch, padding included, R rank of a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -44,6 +44,7 @@ TERMS = {
 }
 MEASURED_ALONE = ("products", "adapters", "head")
 HEAD_ROWS_AT_ONCE, HEAD_WORDS = 512, 4096  # model/loss.py goes through the head in pieces of this size
+_LEAST_S = 1e-7  # of compiling: below it nothing was
 FORWARD_AGAIN = 1 / 3  # activation checkpointing runs a layer forward once more: of forward and backward
 
 
@@ -99,6 +100,31 @@ class ProductTable:
             found = self._cache[size] = self._interpolated(size)
         return found
 
+    def first_seconds(self, size: Size) -> float:
+        """What the first product of this size takes beyond every later one: on a CPU its program is compiled.
+        0 where it was not measured."""
+        if not self._firsts:
+            return 0.0
+        places = [self._place(side) for side in size]
+        return math.exp(_mean_of_corners(places, lambda node: math.log(self._first_at(node))))
+
+    @cached_property
+    def _firsts(self) -> dict[Size, float]:
+        return {
+            (one.m, one.k, one.n): max(one.first_s - one.seconds, _LEAST_S)
+            for one in self.times
+            if one.first_s is not None
+        }
+
+    def _first_at(self, node: Sequence[int]) -> float:
+        """Measured, or that of the next smaller one where it was too large to be."""
+        found = self._firsts.get((node[0], node[1], node[2]))
+        if found is not None:
+            return found
+        largest = max(range(3), key=lambda at: node[at])
+        smaller = self._axis[self._axis.index(node[largest]) - 1]
+        return self._first_at([*node[:largest], smaller, *node[largest + 1 :]])
+
     @cached_property
     def _cache(self) -> dict[Size, float]:
         return {}
@@ -113,14 +139,7 @@ class ProductTable:
 
     def _interpolated(self, size: Size) -> float:
         places = [self._place(side) for side in size]
-        total = 0.0
-        for corner in product((0, 1), repeat=3):
-            weight, node = 1.0, list[int]()
-            for upper, (below, above, part) in zip(corner, places, strict=True):
-                weight *= part if upper else 1 - part
-                node.append(above if upper else below)
-            if weight:
-                total += weight * math.log(self._at(node))
+        total = _mean_of_corners(places, lambda node: math.log(self._at(node)))
         beyond = math.prod(max(1.0, side / self._axis[-1]) for side in size)
         return math.exp(total) * beyond
 
@@ -143,6 +162,28 @@ class ProductTable:
         largest = max(range(3), key=lambda at: node[at])
         smaller = self._axis[self._axis.index(node[largest]) - 1]
         return self._at([*node[:largest], smaller, *node[largest + 1 :]]) * node[largest] / smaller
+
+
+def _mean_of_corners(
+    places: Sequence[tuple[int, int, float]], of_node: Callable[[Sequence[int]], float]
+) -> float:
+    """Between the corners of a cell, each weighted by how near it is."""
+    total = 0.0
+    for corner in product((0, 1), repeat=3):
+        weight, node = 1.0, list[int]()
+        for upper, (below, above, part) in zip(corner, places, strict=True):
+            weight *= part if upper else 1 - part
+            node.append(above if upper else below)
+        if weight:
+            total += weight * of_node(node)
+    return total
+
+
+def sizes_of(dims: ModelDims, tuning: Tuning, tokens: int) -> set[Size]:
+    """The products of the layers that have a size of their own with each number of tokens. Those of attention
+    and head are made ready for all data before the first step."""
+    forward, backward = _linear_products(dims, tuning, tokens)
+    return {*forward, *backward, *_adapter_products(dims, tuning, tokens)}
 
 
 def step_terms(

@@ -14,6 +14,7 @@ from .output import JSON_OPTION, print_json, say, stdout_reserved
 if TYPE_CHECKING:
     from trueup.device import Device
     from trueup.schema import Calibration, Measurement, StepRates
+    from trueup.train.step_probe import Probed
 
 PRODUCTS_PART, STEPS_PART = 4, 12  # seconds of either, for each second of `--seconds`
 
@@ -120,7 +121,9 @@ def _of_steps(device: Device, policy: Any, seconds: float) -> tuple[str, StepRat
     precision = choose_precision(policy, device)
     dtype = "bf16" if precision.compute_dtype == "bfloat16" else "fp32"
     say(f"timing {dtype} products, then training steps of small random models")
+    resident = _resident_bytes()
     products = product_times(device, dtype, budget_s=PRODUCTS_PART * seconds)
+    program_bytes = max(0.0, (_resident_bytes() - resident) / len(products)) if device.kind == "cpu" else 0.0
     meter, budget_s = _PowerMeter(device), STEPS_PART * seconds
     probed = probed_steps(device, precision, ProductTable(products), budget_s=budget_s, after_each=meter.read)
     term_s, errors = fitted(probed.timed)
@@ -133,10 +136,18 @@ def _of_steps(device: Device, policy: Any, seconds: float) -> tuple[str, StepRat
         error_median=middle,
         error_worst=worst,
     )
-    return precision.policy, rates, _beside(probed.base_host_bytes) | {"power_w": meter.mean()}
+    return precision.policy, rates, _beside(probed, program_bytes, len(products)) | {"power_w": meter.mean()}
 
 
-def _beside(base_host_bytes: int) -> dict[str, Measurement]:
+def _resident_bytes() -> int:
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def _beside(probed: Probed, program_bytes: float, timed_sizes: int) -> dict[str, Measurement]:
+    """`program_bytes`: what the process grew by with each size of a product that was timed; those programs
+    are not of the base."""
     from trueup.schema import Measurement
     from trueup.train.step_probe import assembly_seconds
 
@@ -144,10 +155,17 @@ def _beside(base_host_bytes: int) -> dict[str, Measurement]:
     how = "batches of random tokens, the best of some"
     return {
         "base_host_bytes": Measurement(
-            value=base_host_bytes,
+            value=max(0.0, probed.base_host_bytes - program_bytes * (timed_sizes + probed.base_sizes)),
             unit="bytes",
             kind="measured",
-            method="resident memory of a process that has trained a tiny model",
+            method="resident memory of a process that trained a tiny model, without programs for products",
+        ),
+        "program_host_bytes": Measurement(
+            value=program_bytes,
+            unit="bytes",
+            kind="measured",
+            method=f"growth of the process over products of {timed_sizes} sizes",
+            n=timed_sizes,
         ),
         "assemble_example_s": Measurement(value=example_s, unit="s", kind="measured", method=how),
         "assemble_token_s": Measurement(value=token_s, unit="s", kind="measured", method=how),

@@ -117,6 +117,9 @@ def scores_of(lengths: Sequence[int]) -> tuple[int, int, int]:
     return scores, again, len(groups)
 
 
+_PRODUCTS_OF_BLOCK = 6
+
+
 def get_ready(tokens: int, *, heads: tuple[int, int], head_dim: int, dtype: torch.dtype) -> None:
     """Run groups of every shape that micro-batches of so many tokens commonly have, forward and backward.
 
@@ -134,6 +137,13 @@ def get_ready(tokens: int, *, heads: tuple[int, int], head_dim: int, dtype: torc
             groups = groups_of(spans, turn, turn, scaling=1.0)
             out_NP = attend(qkv_NO, groups, heads=heads, bf16=dtype == torch.bfloat16)
             out_NP.backward(torch.zeros_like(out_NP))  # type: ignore[no-untyped-call]
+
+
+def ready_products(tokens: int) -> int:
+    """How many products of a size of their own `get_ready` has compiled: of each block of queries, scores and
+    values forward, and twice as many backward."""
+    groups = _common_groups(min(tokens, READY_TOKENS))
+    return sum(_PRODUCTS_OF_BLOCK * -(-places // BLOCK) for _, places in groups)
 
 
 def _common_groups(tokens: int) -> Iterator[tuple[int, int]]:

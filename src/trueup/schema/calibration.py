@@ -16,12 +16,14 @@ AttentionMode = Literal["row", "example"]
 
 
 class ProductTime(Frozen):
-    """Seconds of one multiply of (m, k) by (k, n), the output's memory included."""
+    """Seconds of one multiply of (m, k) by (k, n), the output's memory included. `first_s`: of the very first
+    of this size, for which a CPU's library compiles a program; None where it was not measured."""
 
     m: int = Field(ge=1)
     k: int = Field(ge=1)
     n: int = Field(ge=1)
     seconds: float = Field(gt=0)
+    first_s: float | None = Field(default=None, gt=0)
 
 
 class StepRates(Frozen):

@@ -114,12 +114,25 @@ def job_of(
             checkpointing=recipe.train.activation_checkpointing,
         ),
         planned=planned_steps(plan, recipe.train.max_steps),
+        warmed_tokens=frozenset(rows * width for rows, width in plan.training),
+        ready_programs=_ready_programs(plan, dims, attention),
         compiles=compiles,
         compiled_ratio=ratio,
         checkpointing=recipe.train.activation_checkpointing,
         ranks=ranks,
         price=price,
     )
+
+
+def _ready_programs(plan: ShapePlan, dims: ModelDims, attention: AttentionMode) -> int:
+    """Products that the layers of our own have compiled before the first step (warm_up.py)."""
+    if attention != "example":
+        return 0
+    from trueup.model import attention as by_example
+    from trueup.model import loss
+
+    tokens = max((rows * width for rows, width in plan.training), default=0)
+    return by_example.ready_products(tokens) + loss.ready_products(tokens, dims.vocab)
 
 
 def _compiling(plan: ShapePlan, profile: PlatformProfile | None) -> tuple[Measurement, Measurement | None]:

@@ -20,7 +20,14 @@ import psutil
 from numpy.typing import NDArray
 
 from trueup.analysis.predict_fit import Timed
-from trueup.analysis.predict_terms import MicroBatchWork, ProductTable, Tuning, step_terms
+from trueup.analysis.predict_terms import (
+    MicroBatchWork,
+    ProductTable,
+    Size,
+    Tuning,
+    sizes_of,
+    step_terms,
+)
 from trueup.data import MicroBatch
 from trueup.device import Device
 from trueup.recipe import Recipe
@@ -119,11 +126,13 @@ SMALL_PROBES = 4  # always timed
 @dataclass(frozen=True)
 class Probed:
     """`timed`: the terms and seconds of each step; `attention`: how these models attend on this device;
-    `base_host_bytes`: resident memory of a process that has trained the smallest of them."""
+    `base_host_bytes`: resident memory of a process that has trained the smallest of them, whose products have
+    `base_sizes` sizes of their own."""
 
     timed: tuple[Timed, ...]
     attention: AttentionMode
     base_host_bytes: int
+    base_sizes: int
 
 
 def probed_steps(
@@ -139,7 +148,7 @@ def probed_steps(
     `after_each` is called after every timed step: a power meter may be read there."""
     began, found = time.perf_counter(), list[Timed]()
     attention: AttentionMode = "row"
-    base_host_bytes = 0
+    base_host_bytes, base_sizes = 0, set[Size]()
     for at, probe in enumerate(PROBES):
         left_s = budget_s - (time.perf_counter() - began)
         if at >= SMALL_PROBES and left_s <= 0:
@@ -152,8 +161,10 @@ def probed_steps(
             seconds = timer.seconds(share_s, after_each)
             terms = step_terms(model.dims, Tuning.of(probe.tune), timer.work, table)
             found.append((terms, seconds))
+            if not base_host_bytes:
+                base_sizes |= sizes_of(model.dims, Tuning.of(probe.tune), asked.rows * asked.width)
         base_host_bytes = base_host_bytes or psutil.Process().memory_info().rss
-    return Probed(tuple(found), attention, base_host_bytes)
+    return Probed(tuple(found), attention, base_host_bytes, len(base_sizes))
 
 
 def _random_model(probe: Probe, device: Device, precision: Precision) -> LoadedModel:
