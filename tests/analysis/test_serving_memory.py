@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trueup.analysis.allocator import ModelledAllocator
@@ -183,6 +183,7 @@ def test_more_of_anything_never_needs_less(ask: ServingAsk) -> None:
     assert needs_bytes(replace(ask, blocks=all_blocks(ask) + 1)) >= needs
 
 
+@settings(max_examples=40)
 @given(asks, st.floats(1e7, 4e11))
 def test_what_fits_does_and_one_more_does_not(ask: ServingAsk, has: float) -> None:
     found = fit(ask, has, positions=8192)
@@ -199,6 +200,7 @@ def test_what_fits_does_and_one_more_does_not(ask: ServingAsk, has: float) -> No
             assert needs_bytes(replace(ask, **{field: most + 1})) > has
 
 
+@settings(max_examples=40)
 @given(asks, st.floats(1e7, 4e11))
 def test_what_is_said_to_help_does(ask: ServingAsk, has: float) -> None:
     found = fit(ask, has, positions=131072)

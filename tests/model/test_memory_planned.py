@@ -112,9 +112,7 @@ def test_activations_are_planned_and_a_little_more(
     loaded, dims = served(folders[model], quant), dims_of(folders[model])
     for rows, chunk, kv_bytes, block_size in (
         (2, None, 4, 16),
-        (8, 8, 4, 16),
         (8, 64, 2, 4),
-        (1, None, 2, 64),
         (16, 32, 4, 16),
     ):
         run = ServingRun(rows, LENGTH, block_size, kv_bytes, chunk=chunk)

@@ -38,12 +38,15 @@ def segment_bytes(block_bytes: int) -> int:
 def reserved_at_most(groups: Iterable[tuple[int, int]]) -> int:
     """Bytes reserved for `count` tensors of `size` bytes each, group by group, none of them ever freed: each
     group has segments of its own, so what groups could share of one is counted in both. Grows with every
-    size and count."""
+    size and count: a tensor of 12 MiB takes a segment of 12, and is counted as one of 9, which takes 20."""
     total = 0
     for tensors, size_bytes in groups:
         block = rounded(size_bytes)
         segment = segment_bytes(block)
-        total += -(-tensors // (segment // block)) * segment
+        taken = -(-tensors // (segment // block)) * segment
+        if block >= OWN_SEGMENT_FROM_BYTES:
+            taken = max(taken, -(-tensors // 2) * LARGE_SEGMENT_BYTES)
+        total += taken
     return total
 
 

@@ -92,28 +92,34 @@ class StepSizes:
     def lines(self, shapes: tuple[StepShape, ...]) -> dict[str, Measurement]:
         """`activations_bytes`, `logits_bytes`, `sampler_bytes`."""
         (B, Q, W), moment, parts = self.largest(shapes)
-        step = sum(parts.values())
+        step, rows, V = sum(parts.values()), _rows(shapes), self.dims.vocab
         words = ", ".join(f"{name} {size:,} B" for name, size in parts.items() if size)
-        rows, V = max(shape[0] for shape in shapes), self.dims.vocab
-        candidates = SAMPLER_BYTES_PER_CANDIDATE * min(V, SAMPLER_CANDIDATES)
-        sampler = rows * (SAMPLER_BYTES_PER_LOGIT * V + candidates)
+        drawing = (
+            f"{rows:,} rows x ({V:,} x {SAMPLER_BYTES_PER_LOGIT} B + {self._candidates:,} B), less the "
+            "activations, which are gone"
+        )
         return {
             "activations_bytes": _line(step, f"{B} x {Q} new tokens over {W} blocks, {moment}: {words}"),
             "logits_bytes": _line(
                 _FP32 * rows * V, f"{rows:,} rows x {V:,} x {_FP32} B: of last tokens alone"
             ),
-            "sampler_bytes": _line(
-                max(0, sampler - step),
-                f"{rows:,} rows x ({V:,} x {SAMPLER_BYTES_PER_LOGIT} B + {candidates:,} B), less the "
-                "activations, which are gone",
-            ),
+            "sampler_bytes": _line(max(0, self._sampler(rows) - step), drawing),
         }
 
     def groups(self, shapes: tuple[StepShape, ...]) -> list[tuple[int, int]]:
-        """(how many, bytes of each) in the largest step: its tensors as one, so that a larger step with fewer
-        of them is never rounded to less."""
-        rows = max(shape[0] for shape in shapes)
-        return [(1, sum(self.largest(shapes)[2].values())), (1, _FP32 * rows * self.dims.vocab)]
+        """(how many, bytes of each) in the largest step: what comes and goes as one, so that a larger step
+        with fewer tensors is never rounded to less."""
+        rows = _rows(shapes)
+        most = max(sum(self.largest(shapes)[2].values()), self._sampler(rows))
+        return [(1, most), (1, _FP32 * rows * self.dims.vocab)]
+
+    @property
+    def _candidates(self) -> int:
+        """Bytes of a row's likeliest tokens."""
+        return SAMPLER_BYTES_PER_CANDIDATE * min(self.dims.vocab, SAMPLER_CANDIDATES)
+
+    def _sampler(self, rows: int) -> int:
+        return rows * (SAMPLER_BYTES_PER_LOGIT * self.dims.vocab + self._candidates)
 
     def _made(self, rows: int, inputs: int, outputs: int) -> Parts:
         """The output of a layer's product and what it takes to make it, at the most."""
@@ -139,6 +145,11 @@ class StepSizes:
         # halves of int4 apart and in order, values in fp32, times scales, and these in the products' type
         each = 2 * _INT8 * (scheme == "int4") + _FP32 + _wider(self.number_bytes)
         return {**product, "weights, widened": inputs * outputs * each}
+
+
+def _rows(shapes: tuple[StepShape, ...]) -> int:
+    """The most that one step has."""
+    return max(rows for rows, _, _ in shapes)
 
 
 def _wider(number_bytes: int) -> int:
