@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import openai
 import pytest
 
 from in_process import Done, call, refused
+from trueup.cli.memory_place import QUANTISED_FACTS
 from trueup.serve.server import listen
 
 SMALL = ("--context", "64", "--concurrency", "2", "--prefill-chunk", "32", "--device", "cpu")
@@ -83,6 +85,15 @@ def test_a_device_that_is_not_here_is_refused(main: Main) -> None:
 
 def test_an_unknown_model_is_refused(main: Main) -> None:
     refused(main("serve", "no-such-model", "--check"), 2, "no-such-model")
+
+
+def test_a_quantised_model_that_no_gate_has_accepted_is_not_served(
+    main: Main, home: Path, tmp_path: Path
+) -> None:
+    assert main("serve", "tiny", "--check").code == 0
+    shutil.copytree(home / "models" / "tiny", tmp_path / "rounded")
+    (tmp_path / "rounded" / QUANTISED_FACTS).write_text("{}")
+    refused(main("serve", tmp_path / "rounded", "--check"), 1, "quantised, and no", "trueup quantize")
 
 
 def test_a_port_that_is_taken_is_refused_before_the_model_is_loaded(main: Main) -> None:
@@ -199,3 +210,8 @@ def test_a_conversation_longer_than_the_context_is_refused_in_words(main: Main) 
 )
 def test_a_chat_that_cannot_be_is_refused_in_words(main: Main, arguments: tuple[str, ...], part: str) -> None:
     refused(main("chat", *arguments, "-p", "hi"), 2, part)
+
+
+def test_a_missing_package_names_the_extra(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    refused(main("serve", "tiny", "--check"), 2, "uvicorn", "pip install 'trueup[serve]'")
