@@ -11,6 +11,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterator, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,10 +24,11 @@ from trueup.analysis.audit_file import read_claims
 from trueup.analysis.load_names import LOAD_NAMES
 from trueup.analysis.names import NAMES, NameFacts
 from trueup.cli.app import app
-from trueup.cli.price_book import today
 from trueup.recipe import recipe_schema
 from trueup.report.audit import audit_text
 
+# The day the catalog was last checked: what a page says of old prices must not change with the calendar.
+CHECKED = date(2026, 11, 29)
 HERE = Path(__file__).parent
 HEAD = "<!-- Made by docs/generate.py from {source}; `make docs` writes it anew. -->\n\n"
 RECIPE_INTRO = """\
@@ -256,7 +258,7 @@ def audit_page() -> str:
     lines = [HEAD.format(source="docs/claims/, by `trueup audit`"), AUDIT_INTRO]
     for name in CLAIM_FILES:
         path = f"docs/claims/{name}.yaml"
-        audit = audit_claims(read_claims((HERE.parent / path).read_text(encoding="utf-8"), path), today())
+        audit = audit_claims(read_claims((HERE.parent / path).read_text(encoding="utf-8"), path), CHECKED)
         console = Console(file=io.StringIO(), highlight=False, width=110)
         with console.capture() as printed:
             console.print(audit_text(audit))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from in_process import Done, Main, refused
 from trueup.catalog import aws_prices
 from trueup.catalog.aws_prices import Clients
+from trueup.cli import price_book, prices
 from trueup.cli.price_book import price_of
 from trueup.recipe import Recipe
 from trueup.schema import InputError, MissingExtraError, PriceRow, TrueupError
@@ -68,7 +69,9 @@ def test_list_says_what_held_on_a_day(main: Main) -> None:
     assert amounts("--history") == [32.77, 21.957642]
 
 
-def test_list_marks_stale_prices(main: Main) -> None:
+def test_list_marks_stale_prices(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (price_book, prices):  # whatever the clock says
+        monkeypatch.setattr(module, "today", lambda: date(2026, 11, 30))
     (row,) = listed(main, "--instance", "m7g.large")
     assert "as of 2026-06" in row["stale"]
     shown = main("prices", "list", "--instance", "m7g.large")
