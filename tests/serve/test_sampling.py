@@ -102,6 +102,12 @@ def test_a_top_p_of_nearly_nothing_leaves_the_likeliest() -> None:
     assert set(drawn(logits_V, Sampling(1, top_p=1e-9), 50)) == {int(logits_V.argmax())}
 
 
+def test_a_top_k_beyond_all_numbers_cuts_nothing_off() -> None:
+    logits_BV = some_logits(1)
+    all_of_them = choose(logits_BV, [Draw(Sampling(1, top_k=logits_BV.shape[-1]), 7, 1)])
+    assert choose(logits_BV, [Draw(Sampling(1, top_k=10**30), 7, 1)]) == all_of_them
+
+
 def test_tokens_that_cannot_come_never_do() -> None:
     logits_V = torch.full((100,), -math.inf)
     logits_V[[3, 70]] = 0.0

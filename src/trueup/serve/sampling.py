@@ -73,7 +73,8 @@ def _draw_cut(logits_BV: torch.Tensor, draws: Sequence[Draw], width: int = CANDI
         values_BK, ids_BK = logits_BV.topk(width)
     else:
         values_BK, ids_BK = logits_BV.sort(descending=True, stable=True)
-    top_k_B = torch.tensor([draw.sampling.top_k or vocabulary for draw in draws]).clamp(max=vocabulary)
+    # Cut before it is a tensor: a client's number may be larger than one holds.
+    top_k_B = torch.tensor([min(draw.sampling.top_k or vocabulary, vocabulary) for draw in draws])
     top_p_B = torch.tensor([draw.sampling.top_p for draw in draws], dtype=torch.float64)
     sums_BK = _sums(values_BK, values_BK[:, 0], draws)
     ends_B = top_k_B.clamp(max=values_BK.shape[-1]) - 1
