@@ -147,6 +147,22 @@ def test_an_answer_is_followed_while_it_comes() -> None:
     assert asyncio.run(follow()) == [b"1", b"2"]
 
 
+def test_an_answer_that_is_let_go_while_it_is_read_is_read_to_its_end() -> None:
+    async def follow() -> list[bytes]:
+        memory = Memory(size=1)
+        kept, _ = memory.begin("", "k", ASKED)
+        kept.begin(HEAD)
+        kept.add(b"1")
+        chunks = kept.chunks()
+        kept.add(b"2")
+        found = [await anext(chunks)]
+        memory.close("", "k", kept, None)
+        assert kept.let_go
+        return [*found, *[chunk async for chunk in chunks]]
+
+    assert asyncio.run(follow()) == [b"1", b"2"]
+
+
 @pytest.mark.parametrize("header", ["8e03978e", '"8e03978e"', ' "8e03978e" '])
 def test_a_key_is_a_structured_string_or_bare(header: str) -> None:
     assert key_of(header, required=True) == "8e03978e"

@@ -114,7 +114,8 @@ async def _answered(api: Api, request: Request, make: Make, recording: set[async
         task.add_done_callback(recording.discard)
     else:
         api.metrics.replayed()
-    return _counted(api, Flow(await kept.head(), kept.chunks()))
+    chunks = kept.chunks()  # before the head, with which an answer can be done and let go
+    return _counted(api, Flow(await kept.head(), chunks))
 
 
 async def _record(memory: Memory, owner: str, key: str, kept: Kept, making: Awaitable[Made]) -> None:

@@ -63,13 +63,16 @@ class Kept:
             raise self._error
         return self._head
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """From the first on, then as they come."""
+    def chunks(self) -> AsyncIterator[bytes]:
+        """From the first on, then as they come. Whole for whoever asked before they were let go."""
+        return self._followed(self._chunks)
+
+    async def _followed(self, chunks: list[bytes]) -> AsyncIterator[bytes]:
         at = 0
         while True:
-            while at < len(self._chunks):
+            while at < len(chunks):
                 at += 1
-                yield self._chunks[at - 1]
+                yield chunks[at - 1]
             if self.done or self._error is not None:
                 return
             await self._wait()
