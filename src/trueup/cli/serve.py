@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,6 +102,8 @@ def serve(
 
 
 def _run(asked: Asked, planned: Planned, keys: ApiKeys, name: str, require_key: bool) -> Ended:
+    import asyncio
+
     from trueup.data.template import ChatTemplate
     from trueup.device import open_device
     from trueup.model.load import load_tokenizer
