@@ -80,7 +80,7 @@ def _draw_cut(logits_BV: torch.Tensor, draws: Sequence[Draw], width: int = CANDI
     ends_B = top_k_B.clamp(max=values_BK.shape[-1]) - 1
     among_B = sums_BK.gather(1, ends_B[:, None])[:, 0]
     if width < vocabulary and bool((top_k_B == vocabulary).any()):  # top_p is a share of all there is
-        all_B = _sums(logits_BV, values_BK[:, 0], draws)[:, -1]
+        all_B = _sums(logits_BV, values_BK[:, 0], draws)[:, -1].clone()  # a view keeps all (B, V) sums
     else:
         all_B = among_B
     mass_B = top_p_B * torch.where(top_k_B == vocabulary, all_B, among_B)
