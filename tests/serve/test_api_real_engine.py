@@ -118,6 +118,25 @@ def test_what_the_pool_can_never_hold_is_a_refusal_in_the_apis_form(server: Runn
     assert response.json()["error"]["code"] == "context_length_exceeded"
 
 
+def cached(server: Running, prompt: str | list[str], n: int = 1) -> int:
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 1, "n": n}
+    usage = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).json()["usage"]
+    return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+
+def test_cached_tokens_are_of_all_the_prompts(server: Running) -> None:
+    prompts = ["one prompt of some length", "two has another one"]
+    for prompt in prompts:
+        cached(server, prompt)
+    alone = [cached(server, prompt) for prompt in prompts]
+    assert min(alone) > 0
+    assert cached(server, prompts) == sum(alone)
+
+
+def test_a_prompt_that_one_choice_computed_is_not_cached_for_the_others(server: Running) -> None:
+    assert cached(server, "nobody has asked this before", n=3) == 0
+
+
 def test_mixed_clients_leave_no_block_behind(server: Running) -> None:
     before = mixed_load.metrics_of(server.url)
     seen = mixed_load.run_clients(server.url, MODEL, 4, lambda: repeat(True, 12))

@@ -116,7 +116,8 @@ class Work:
             raise api_error(error) from error
         except TimeoutError:
             raise timed_out(self._limits.request_s) from None
-        job = _Job(answers, sum(map(len, tokens)), self._writer(asked), deadline, self._limits.request_s)
+        prompts_have = tuple(map(len, tokens))
+        job = _Job(answers, prompts_have, self._writer(asked), deadline, self._limits.request_s)
         told = ((SEED_HEADER, str(seed)),)
         if not asked.stream:
             whole = await job.whole()
@@ -165,13 +166,19 @@ class Work:
 
 
 class _Job:
-    """The answers of one request, being collected. Whatever ends it, none of them is left running."""
+    """The answers of one request, being collected: as many to each of its prompts, in order. Whatever ends
+    it, none of them is left running."""
 
     def __init__(
-        self, answers: list[Answer], prompt_tokens: int, writer: Writer, deadline: float, most_s: float
+        self,
+        answers: list[Answer],
+        prompts_have: tuple[int, ...],
+        writer: Writer,
+        deadline: float,
+        most_s: float,
     ) -> None:
         self._answers = answers
-        self._prompt_tokens = prompt_tokens
+        self._prompts_have = prompts_have  # tokens
         self._writer = writer
         self._deadline = deadline
         self._most_s = most_s
@@ -246,11 +253,13 @@ class _Job:
                 task.cancel()
 
     def _usage(self) -> Usage:
-        pieces = self._last.values()
+        """Of a prompt that is cached which no choice computed."""
+        choices = len(self._answers) // len(self._prompts_have)
+        cached = [self._last[index].cached_tokens for index in range(len(self._answers))]
         return Usage(
-            self._prompt_tokens,
-            sum(piece.count for piece in pieces),
-            max((piece.cached_tokens for piece in pieces), default=0),
+            sum(self._prompts_have),
+            sum(piece.count for piece in self._last.values()),
+            sum(min(cached[at : at + choices]) for at in range(0, len(cached), choices)),
         )
 
     def _end(self) -> None:
