@@ -90,6 +90,30 @@ def test_a_body_over_the_limit_is_refused() -> None:
         assert post(server, PLAIN).status_code == 200
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_client_that_sends_all_before_it_reads_sees_why_it_was_too_much(told: bool) -> None:
+    with serving(limits=ApiLimits(body_bytes=1 << 18)) as server:
+        size = 1 << 22  # far more than the sockets hold
+        length = f"Content-Length: {size}" if told else "Transfer-Encoding: chunked"
+        body = b"x" * size if told else b"%x\r\n%s\r\n0\r\n\r\n" % (size, b"x" * size)
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as raw:
+            raw.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n".encode() + body)
+            with raw.makefile("rb") as reader:
+                answer = reader.read()
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert b"request_too_large" in answer
+
+
+def test_a_client_that_asks_before_it_sends_too_much_is_told_at_once() -> None:
+    with serving(limits=ApiLimits(body_bytes=1000)) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as raw:
+            head = "Host: x\r\nExpect: 100-continue\r\nContent-Length: 1001"
+            raw.sendall(f"POST /v1/completions HTTP/1.1\r\n{head}\r\n\r\n".encode())
+            assert raw.recv(4096).startswith(b"HTTP/1.1 413 ")
+
+
 def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     with serving(limits=ApiLimits(body_s=0.05)) as server:
         host, port = server.url.removeprefix("http://").split(":")

@@ -22,6 +22,8 @@ from .openai_errors import SOON_S, ApiError, not_found
 from .service import Service
 from .work import Made, Served, Work
 
+READ_ON = 16  # times the most bytes of a body: what is too large is read so far, and forgotten
+
 Make = Callable[[bytes, float], Awaitable[Made]]
 
 
@@ -193,23 +195,27 @@ class Flow(Response):
 
 
 async def _body(request: Request, limits: ApiLimits) -> bytes:
-    """Raises ApiError 413 and 408."""
+    """Raises ApiError 413 and 408. A client that is still sending when the connection closes may never see
+    why, so a body that is too large is read on for a while; one that asks beforehand is told at once."""
     too_large = ApiError(
         413,
         f"the body is larger than {limits.body_bytes} bytes",
         code="request_too_large",
         headers={"Connection": "close"},  # what is left of it is not read
     )
+    most = limits.body_bytes * READ_ON
     said = request.headers.get("content-length", "")
-    if said.isdecimal() and int(said) > limits.body_bytes:
+    if said.isdecimal() and int(said) > (limits.body_bytes if "expect" in request.headers else most):
         raise too_large
-    body = bytearray()
+    body, size = bytearray(), 0
     try:
         async with asyncio.timeout(limits.body_s):
             async for chunk in request.stream():
-                body += chunk
-                if len(body) > limits.body_bytes:
+                size += len(chunk)
+                if size > most:
                     raise too_large
+                if size <= limits.body_bytes:
+                    body += chunk
     except TimeoutError:
         raise ApiError(
             408,
@@ -219,6 +225,8 @@ async def _body(request: Request, limits: ApiLimits) -> bytes:
         ) from None
     except ClientDisconnect:
         raise _gone() from None
+    if size > limits.body_bytes:
+        raise too_large
     return bytes(body)
 
 
