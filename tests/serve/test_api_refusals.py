@@ -56,6 +56,7 @@ REFUSED: list[tuple[str, dict[str, Any], str | None]] = [
     ("completions", {"echo": True}, "echo"),
     ("completions", {"best_of": 3}, "best_of"),
     ("completions", {"suffix": "end"}, "suffix"),
+    ("completions", {"stop": ["a", ""]}, "stop.[1]"),
     ("completions", {"logprobs": 6}, "logprobs"),
 ]
 
@@ -70,6 +71,17 @@ def test_bad_fields_are_refused_by_name(
     assert error["type"] == "invalid_request_error"
     assert error["param"] is not None
     assert error["param"].startswith(str(param))
+
+
+def test_of_a_field_with_several_types_the_nearest_mistake_is_told(server: Running) -> None:
+    error = error_of(post(server, "completions", {**PLAIN, "stop": list("abcde")}))
+    assert "at most 4" in error["message"]
+
+
+def test_a_prompt_without_tokens_is_empty_however_it_is_written(server: Running) -> None:
+    for prompt in ("", [], [[]], [""]):
+        error = error_of(post(server, "completions", {**PLAIN, "prompt": prompt}))
+        assert (error["code"], error["param"]) == ("invalid_prompt", "prompt")
 
 
 NO_REQUESTS = [

@@ -192,12 +192,12 @@ class CompletionRequest(Common):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """Each as text or tokens."""
+        """Each as text or tokens; an empty list is one without tokens."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         if self.prompt and isinstance(self.prompt[0], int):
             return [[int(token) for token in self.prompt if isinstance(token, int)]]
-        return [one for one in self.prompt if isinstance(one, str | list)]
+        return [one for one in self.prompt if isinstance(one, str | list)] or [[]]
 
     def refused(self) -> dict[str, bool]:
         return {
@@ -226,7 +226,7 @@ def parse(kind: type[Asked], body: bytes) -> Asked:
 
 
 def _explained(error: ValidationError) -> ApiError:
-    first = next((e for e in error.errors() if e["type"] == "extra_forbidden"), error.errors()[0])
+    first = min(error.errors(), key=_far_off)
     param = ".".join(f"[{part}]" if isinstance(part, int) else part for part in _place(first["loc"]))
     match first["type"]:
         case "json_invalid":
@@ -243,6 +243,12 @@ def _explained(error: ValidationError) -> ApiError:
     if not param:
         return ApiError(400, "the body is to be a JSON object")
     return ApiError(400, f"{param}: {first['msg']}", param=param, code="invalid_value")
+
+
+def _far_off(error: Any) -> int:
+    """How little one of several errors says. Of a value that may be of several types, those of the types that
+    it does not have say least."""
+    return 0 if error["type"] == "extra_forbidden" else 2 if error["type"].endswith("_type") else 1
 
 
 def _place(loc: tuple[int | str, ...]) -> list[int | str]:
