@@ -93,7 +93,11 @@ def with_first_products(first_s: float, program_bytes: float) -> Calibration:
     products = tuple(one.model_copy(update={"first_s": one.seconds + first_s}) for one in rates.products)
     return calibration(
         rates={"bf16-master": rates.model_copy(update={"products": products})},
-        measurements=of.measurements | {"program_host_bytes": measured(program_bytes, "bytes")},
+        measurements=of.measurements
+        | {
+            "program_host_bytes": measured(program_bytes, "bytes"),
+            "ready_program_host_bytes": measured(program_bytes, "bytes"),
+        },
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from trueup.schema import Calibration, Measurement, unavailable
 
 from .memory_plan import memory_lines
@@ -21,16 +23,15 @@ def host_or_device(job: Job, calibration: Calibration | None, *, host: bool) -> 
         lines["peak_memory_bytes"] = _bytes(training, "what tensors take; the driver's own is beside it")
         return lines
     known = calibration.measurements if calibration else {}
-    base, program = known.get("base_host_bytes"), known.get("program_host_bytes")
+    base = known.get("base_host_bytes")
     if base is None or base.value is None:
         lines["base_bytes"] = unavailable("bytes", "what a process takes by itself was not calibrated")
         lines["peak_memory_bytes"] = unavailable("bytes", lines["base_bytes"].reason or "")
         return lines
     lines["base_bytes"] = _bytes(base.value, base.method)
     gradients = lines["gradients_bytes"].value or 0.0
-    each = program.value if program is not None and program.value is not None else 0.0
-    programs = compiled_programs(job) if each else 0
-    trained = training + programs * each
+    programs, how_programs = programs_bytes(job, known)
+    trained = training + programs
     stages = {
         "training": trained,
         "a save, which copies weights and moments": trained - gradients + snapshot_bytes(job),
@@ -40,20 +41,27 @@ def host_or_device(job: Job, calibration: Calibration | None, *, host: bool) -> 
     how = f"base + {which}: the largest of " + " and ".join(
         f"{size / 1e6:,.4g} MB" for size in stages.values()
     )
-    if programs:
-        how += f"; with training {programs:,} programs for sizes of products x {each / 1e6:.3g} MB"
+    how += how_programs
     lines["peak_memory_bytes"] = _bytes(base.value + larger, how)
     return lines
 
 
-def compiled_programs(job: Job) -> int:
-    """Products that a CPU's library keeps a program for, each for one size: those made ready, and those of
-    every number of tokens that a micro-batch has."""
+def programs_bytes(job: Job, known: Mapping[str, Measurement]) -> tuple[float, str]:
+    """What a CPU's library keeps for products, a program for each size, and the words for it: of every number
+    of tokens that a micro-batch has, and those made ready for. The newest stay where they are too many."""
     if job.compiled_ratio is not None:
-        return 0
+        return 0.0, ""
     tokens = {one.tokens for step in job.steps for one in step} | job.warmed_tokens
     sizes = {size for count in tokens for size in sizes_of(job.dims, job.tuning, count)}
-    return min(PROGRAMS_KEPT, len(sizes) + job.ready_programs)
+    counted = min(PROGRAMS_KEPT, len(sizes))
+    ready = min(PROGRAMS_KEPT - counted, job.ready_programs)
+    total, words = 0.0, []
+    for count, name in ((counted, "program_host_bytes"), (ready, "ready_program_host_bytes")):
+        each = known[name].value if name in known else None
+        if each and count:
+            total += count * each
+            words.append(f"{count:,} x {each / 1e6:.3g} MB")
+    return total, f"; with training the programs of products, {' + '.join(words)}" if words else ""
 
 
 def loading_bytes(job: Job) -> float:

@@ -153,12 +153,20 @@ def _beside(probed: Probed, program_bytes: float, timed_sizes: int) -> dict[str,
 
     example_s, token_s = assembly_seconds()
     how = "batches of random tokens, the best of some"
+    programs_bytes = program_bytes * (timed_sizes + probed.base_sizes) + probed.ready_bytes
     return {
         "base_host_bytes": Measurement(
-            value=max(0.0, probed.base_host_bytes - program_bytes * (timed_sizes + probed.base_sizes)),
+            value=max(0.0, probed.base_host_bytes - programs_bytes),
             unit="bytes",
             kind="measured",
             method="resident memory of a process that trained a tiny model, without programs for products",
+        ),
+        "ready_program_host_bytes": Measurement(
+            value=probed.ready_bytes / max(1, probed.ready_programs),
+            unit="bytes",
+            kind="measured",
+            method=f"growth of the process when {probed.ready_programs} products were made ready",
+            n=probed.ready_programs,
         ),
         "program_host_bytes": Measurement(
             value=program_bytes,

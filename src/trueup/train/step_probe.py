@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from trueup.model.precision import Precision
 
 UNTIMED, FEWEST, MOST = 1, 4, 12  # steps of each probe
+READY_TOKENS = 256  # of a micro-batch that attention and head are made ready for, to see what it takes
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 ALL_LINEAR = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
 
@@ -127,12 +128,15 @@ SMALL_PROBES = 4  # always timed
 class Probed:
     """`timed`: the terms and seconds of each step; `attention`: how these models attend on this device;
     `base_host_bytes`: resident memory of a process that has trained the smallest of them, whose products have
-    `base_sizes` sizes of their own."""
+    `base_sizes` sizes of their own. `ready_bytes`: what it grew by when `ready_programs` products of
+    attention and head were made ready, which is in that memory too; both 0 where nothing is made ready."""
 
     timed: tuple[Timed, ...]
     attention: AttentionMode
     base_host_bytes: int
     base_sizes: int
+    ready_bytes: int
+    ready_programs: int
 
 
 def probed_steps(
@@ -148,13 +152,15 @@ def probed_steps(
     `after_each` is called after every timed step: a power meter may be read there."""
     began, found = time.perf_counter(), list[Timed]()
     attention: AttentionMode = "row"
-    base_host_bytes, base_sizes = 0, set[Size]()
+    base_host_bytes, base_sizes, ready = 0, set[Size](), (0, 0)
     for at, probe in enumerate(PROBES):
         left_s = budget_s - (time.perf_counter() - began)
         if at >= SMALL_PROBES and left_s <= 0:
             break
         model = _random_model(probe, device, precision)
         attention = "row" if model.decoder is None else "example"
+        if not base_host_bytes and attention == "example":
+            ready = _made_ready(model)
         share_s = max(0.0, left_s) / (len(PROBES) - at) / len(probe.steps)
         for asked in probe.steps:
             timer = _Timer(device, model, precision, probe, asked, attention)
@@ -164,7 +170,18 @@ def probed_steps(
             if not base_host_bytes:
                 base_sizes |= sizes_of(model.dims, Tuning.of(probe.tune), asked.rows * asked.width)
         base_host_bytes = base_host_bytes or psutil.Process().memory_info().rss
-    return Probed(tuple(found), attention, base_host_bytes, len(base_sizes))
+    return Probed(tuple(found), attention, base_host_bytes, len(base_sizes), *ready)
+
+
+def _made_ready(model: LoadedModel) -> tuple[int, int]:
+    """(growth of the process in bytes, products that were made ready for)"""
+    from trueup.model import attention, loss
+
+    before = psutil.Process().memory_info().rss
+    model.get_ready(READY_TOKENS)
+    grown = psutil.Process().memory_info().rss - before
+    programs = attention.ready_products(READY_TOKENS) + loss.ready_products(READY_TOKENS, model.dims.vocab)
+    return max(0, grown), programs
 
 
 def _random_model(probe: Probe, device: Device, precision: Precision) -> LoadedModel:
