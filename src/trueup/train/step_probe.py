@@ -23,9 +23,7 @@ from trueup.analysis.predict_fit import Timed
 from trueup.analysis.predict_terms import (
     MicroBatchWork,
     ProductTable,
-    Size,
     Tuning,
-    sizes_of,
     step_terms,
 )
 from trueup.data import MicroBatch
@@ -127,14 +125,13 @@ SMALL_PROBES = 4  # always timed
 @dataclass(frozen=True)
 class Probed:
     """`timed`: the terms and seconds of each step; `attention`: how these models attend on this device;
-    `base_host_bytes`: resident memory of a process that has trained the smallest of them, whose products have
-    `base_sizes` sizes of their own. `ready_bytes`: what it grew by when `ready_programs` products of
-    attention and head were made ready, which is in that memory too; both 0 where nothing is made ready."""
+    `base_host_bytes`: resident memory of a process that has trained the smallest of them. `ready_bytes`: what
+    it grew by when `ready_programs` products of attention and head were made ready, which is in that memory
+    too; both 0 where nothing is made ready."""
 
     timed: tuple[Timed, ...]
     attention: AttentionMode
     base_host_bytes: int
-    base_sizes: int
     ready_bytes: int
     ready_programs: int
 
@@ -152,7 +149,7 @@ def probed_steps(
     `after_each` is called after every timed step: a power meter may be read there."""
     began, found = time.perf_counter(), list[Timed]()
     attention: AttentionMode = "row"
-    base_host_bytes, base_sizes, ready = 0, set[Size](), (0, 0)
+    base_host_bytes, ready = 0, (0, 0)
     for at, probe in enumerate(PROBES):
         left_s = budget_s - (time.perf_counter() - began)
         if at >= SMALL_PROBES and left_s <= 0:
@@ -167,10 +164,8 @@ def probed_steps(
             seconds = timer.seconds(share_s, after_each)
             terms = step_terms(model.dims, Tuning.of(probe.tune), timer.work, table)
             found.append((terms, seconds))
-            if not base_host_bytes:
-                base_sizes |= sizes_of(model.dims, Tuning.of(probe.tune), asked.rows * asked.width)
         base_host_bytes = base_host_bytes or psutil.Process().memory_info().rss
-    return Probed(tuple(found), attention, base_host_bytes, len(base_sizes), *ready)
+    return Probed(tuple(found), attention, base_host_bytes, *ready)
 
 
 def _made_ready(model: LoadedModel) -> tuple[int, int]:
