@@ -14,7 +14,7 @@ from trueup.load.address import Address
 from trueup.load.record import LoadOutcome, Recording
 from trueup.load.run import LoadJob, execute
 from trueup.load.settings import LoadSettings
-from trueup.schema import Price, RunHeader
+from trueup.schema import Price, RunHeader, RunRecord
 from trueup.schema.protocols import Sink
 from trueup.telemetry import MemorySink, RunFolder
 
@@ -63,3 +63,9 @@ def real_time_loaded(server: Any, asked: LoadSettings, clock: Callable[[], float
     recording = Recording(header(), MemorySink(), clock(), clock)
     job = LoadJob(settings=asked, address=Address("http://s"))
     return execute(job, recording, transport=server, loop_factory=asyncio.new_event_loop)
+
+
+def value(record: RunRecord, name: str) -> float:
+    found = record.measurements[name]
+    assert found.value is not None, found.reason
+    return found.value

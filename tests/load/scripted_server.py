@@ -61,6 +61,12 @@ def words_in(body: dict[str, Any]) -> int:
     return len(prompt.split())
 
 
+def quick(n: int, body: dict[str, Any]) -> Script:
+    """First token after 1 s, then one each 0.5 s."""
+    tokens = body["max_tokens"]
+    return answer_of(prompt=OVERHEAD + words_in(body), chunks=tokens, first_s=1.0, gap_s=0.5)
+
+
 class ScriptedServer(httpx.AsyncBaseTransport):
     """`answers` gives the script of each request from its number, counted from 0 without the probes of one
     token, and its body. `metrics` gives the text of /metrics, or there is none."""

@@ -7,31 +7,15 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from made_loads import RUN_ID, loaded, real_time_loaded, settings
-from scripted_server import OVERHEAD, Script, ScriptedServer, answer_of, words_in
+from made_loads import RUN_ID, loaded, real_time_loaded, settings, value
+from scripted_server import Script, ScriptedServer, answer_of, quick
 
-from trueup.schema import RunRecord
 from trueup.store.run_folder import read_run_folder
-
-Answers = Callable[[int, dict[str, Any]], Script]
-
-
-def quick(n: int, body: dict[str, Any]) -> Script:
-    """First token after 1 s, then one each 0.5 s."""
-    tokens = body["max_tokens"]
-    return answer_of(prompt=OVERHEAD + words_in(body), chunks=tokens, first_s=1.0, gap_s=0.5)
-
-
-def value(record: RunRecord, name: str) -> float:
-    found = record.measurements[name]
-    assert found.value is not None, found.reason
-    return found.value
 
 
 def test_a_server_that_answers_nothing_fails_the_load_in_words() -> None:

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
 import pytest
-from made_loads import loaded, settings
-from scripted_server import OVERHEAD, Script, ScriptedServer, answer_of, words_in
+from made_loads import loaded, settings, value
+from scripted_server import Script, ScriptedServer, answer_of, quick
 
 from trueup.load.arrivals import poisson
 from trueup.load.prompts import FilePrompt
 from trueup.load.trace import Trace, TraceRow
-from trueup.schema import Measurement, RunRecord
-
-Answers = Callable[[int, dict[str, Any]], Script]
-
-
-def quick(n: int, body: dict[str, Any]) -> Script:
-    """First token after 1 s, then one each 0.5 s."""
-    tokens = body["max_tokens"]
-    return answer_of(prompt=OVERHEAD + words_in(body), chunks=tokens, first_s=1.0, gap_s=0.5)
-
-
-def value(record: RunRecord, name: str) -> float:
-    found = record.measurements[name]
-    assert found.value is not None, found.reason
-    return found.value
+from trueup.schema import Measurement
 
 
 def test_an_open_load_sends_at_its_instants_however_slow_the_server_is() -> None:

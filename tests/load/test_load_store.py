@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from made_loads import RUN_ID, loaded, settings
-from scripted_server import OVERHEAD, Script, ScriptedServer, answer_of, words_in
+from scripted_server import ScriptedServer, quick
 
 from trueup.schema import InputError, RunHeader
 from trueup.store import Store, migrate
@@ -15,10 +14,6 @@ from trueup.store.bundle import export_run, import_run
 from trueup.store.bundle_format import REQUESTS, pack, read_entries, unpack
 from trueup.store.database import open_for_writing, writing
 from trueup.store.run_folder import RunParts, read_run_parts
-
-
-def quick(n: int, body: dict[str, Any]) -> Script:
-    return answer_of(prompt=OVERHEAD + words_in(body), chunks=5, first_s=1.0, gap_s=0.5)
 
 
 @pytest.fixture

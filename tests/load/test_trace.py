@@ -35,6 +35,14 @@ def test_columns_are_found_by_name_in_any_order(tmp_path: Path) -> None:
     assert read_trace(path).rows == (TraceRow(0.0, 9, 7),)
 
 
+def test_offsets_of_instants_count(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        HEAD + "2023-10-29 02:59:00+02:00,9,7\n2023-10-29 02:01:00+01:00,9,7\n2023-10-29 01:02:00,9,7\n",
+    )
+    assert [row.at_s for row in read_trace(path).rows] == [0.0, 120.0, 180.0]
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -37,7 +37,7 @@ _ROWS: tuple[Metric, ...] = (
     Metric("server_rss_max_bytes", "resident memory of the server", *_LESS),
     Metric("energy_per_output_token_j", "energy per output token", *ENERGY),
 )
-_MEMORY = re.compile(r"(memory|plan)_\w+_bytes")
+MEMORY = re.compile(r"(memory|plan)_\w+_bytes")  # by owner: as the server told, or as was planned
 _QUALITY = re.compile(r"quality_(?!tokens)(?!\w*_original)\w+")  # not what was judged on, nor by
 _MORE_IS_BETTER = re.compile(
     r"(^|_)(score|accuracy|acc|exact_match|f1|agreement|overlap|match|matched|same)(_|$)"
@@ -52,7 +52,7 @@ def load_metrics(names: Iterable[str]) -> list[Metric]:
     rows += [
         Metric(name, _label(name), *_LESS, given=name.startswith("plan_"))
         for name in beside
-        if _MEMORY.fullmatch(name)
+        if MEMORY.fullmatch(name)
     ]
     return rows + [
         Metric(name, _label(name), *(_HIGHER if _MORE_IS_BETTER.search(name) else _FEWER), given=True)

@@ -23,7 +23,7 @@ from trueup.schema import (
 )
 
 from .address import Address, ServedModel, served_model
-from .client import Ask, Target, open_client, send
+from .client import Ask, Target, key_header, open_client, send
 from .drive import closed_load, open_load
 from .prompts import PROBE_WORDS, FilePrompt, WordCost, cost_of, text_of
 from .record import Ending, LoadOutcome, Recording
@@ -183,7 +183,7 @@ class _Load:
         job = self._job
         if job.own is not None:
             await job.own.ready(http, f"{job.address.root}/ready", job.ready_within_s)
-        served = await served_model(http, job.address, job.model, _headers(job.api_key))
+        served = await served_model(http, job.address, job.model, key_header(job.api_key))
         self._recording.found(served, job.context)
         return served
 
@@ -318,7 +318,3 @@ class _Load:
             if isinstance(found, Snapshot) and found.states:
                 self._recording.sample(Sample(at_s=self._timeline.now(), values=dict(found.states)))
             await asyncio.sleep(LOOK_EVERY_S)
-
-
-def _headers(api_key: str | None) -> dict[str, str]:
-    return {"Authorization": f"Bearer {api_key}"} if api_key else {}

@@ -10,7 +10,7 @@ import csv
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from trueup.schema import InputError
@@ -97,9 +97,11 @@ def _columns(head: list[str], path: Path) -> tuple[int, int, int]:
 
 
 def _instant(text: str, where: str) -> datetime:
+    """In UTC, which is also what an instant without an offset is taken for."""
     try:
-        return datetime.fromisoformat(text.strip()).replace(tzinfo=None)
-    except ValueError:
+        found = datetime.fromisoformat(text.strip())
+        return found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         raise InputError(f"{where}: {text!r} is no instant such as 2023-11-16 18:15:46.68") from None
 
 

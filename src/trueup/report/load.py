@@ -10,10 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from trueup.analysis.load_limits import limits_of
+from trueup.analysis.load_metrics import MEMORY
 from trueup.analysis.load_names import FORMULAS
 
 from . import headline
-from .load_words import COSTS, MEMORY, cost_words, month_words, requests_words, server_words, tokens_words
+from .load_words import COSTS, cost_words, month_words, requests_words, server_words, tokens_words
 from .terminal import price_words, run_title, waterfall, why_it_ended
 from .wording import clean, interval, quantity, words
 

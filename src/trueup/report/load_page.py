@@ -7,22 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trueup.analysis.load_limits import limits_of
-from trueup.analysis.load_metrics import PER_MONTH, PER_MONTH_PART, load_metrics
+from trueup.analysis.load_metrics import MEMORY, PER_MONTH, PER_MONTH_PART, load_metrics
 from trueup.analysis.load_names import FORMULAS, LOAD_NAMES
 from trueup.schema import InputError, Measurement, RunRecord
 
 from . import wording
 from .html import environment
 from .load import LATENCIES, STATISTICS
-from .load_words import (
-    COSTS,
-    MEMORY,
-    cost_words,
-    month_words,
-    requests_words,
-    server_words,
-    tokens_words,
-)
+from .load_words import COSTS, cost_words, month_words, requests_words, server_words, tokens_words
 from .terminal import price_words
 
 if TYPE_CHECKING:

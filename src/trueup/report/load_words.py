@@ -20,7 +20,6 @@ COSTS = {
     "usd_per_million_input_tokens_split": "per million input tokens, by prefill's part of the time",
     "usd_per_million_output_tokens_split": "per million output tokens, by decode's part of the time",
 }
-MEMORY = re.compile(r"(memory|plan)_\w+_bytes")
 _ERRORS = re.compile(r"errors_(\w+)_count")
 
 Found = Mapping[str, "Measurement"]
