@@ -22,9 +22,7 @@ class ServeSection(Frozen):
     quant: Literal["fp32", "bf16", "int8"] | None = Field(
         None, description="weights; null: as stored, or bf16; fp32 on a CPU"
     )
-    kv: Literal["fp32", "bf16"] | None = Field(
-        None, description="keys and values; null: bf16; fp32 on a CPU"
-    )
+    kv: Literal["fp32", "bf16"] | None = Field(None, description="keys and values; null: bf16; fp32 on a CPU")
     block_size: int = Field(16, ge=1, description="tokens of a KV block")
     prefill_chunk: int = Field(256, ge=1, description="prompt tokens of one step")
     prefix_cache: bool = Field(True, description="compute what prompts begin with in common once")

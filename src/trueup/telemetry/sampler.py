@@ -35,7 +35,7 @@ class _Reading:
         self._silence = Silence(name)
 
     def take(self, now_s: float, at_s: float) -> tuple[dict[str, float], list[Event]]:
-        """(what it reads, without what is not a number; what is to be said of it); nothing before it is due."""
+        """(what it reads that is a number, what is to be said of it); nothing before it is due."""
         if now_s < self._due_s:
             return {}, []
         began = time.thread_time()
