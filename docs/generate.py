@@ -58,8 +58,8 @@ LOAD_MEASUREMENTS_INTRO = """\
 
 ## Of a load
 
-A run of `trueup load` leaves these instead. Beside them it has `errors_KIND_count` for each kind of error that
-occurred, `memory_OWNER_bytes` where the server tells its memory by owner, `quality_NAME` and `plan_NAME`
+A run of `trueup load` leaves these instead. Beside them it has `errors_KIND_count` for each kind of error
+that occurred, `memory_OWNER_bytes` where the server tells its memory by owner, `quality_NAME` and `plan_NAME`
 where they were given to it. [load.md](load.md) says how they are made.
 
 """
