@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from .inference_bytes import SharedByteHead, multiplies_bytes
-from .inference_linear import Linear, Matrix, OneDnnLinear, dense_linear, linear_of
+from .inference_linear import Linear, Matrix, dense_linear, linear_of
 from .inference_stored import StoredMatrix, WidenedLinear, bytes_of
 from .inference_weights import Frame, Weights
 from .paged_attention import StepPlaces, attend
@@ -44,14 +44,14 @@ class JoinedGate:
 
 
 @dataclass(frozen=True)
-class FusedGate:
-    """oneDNN applies silu and multiplies as it writes the products: no sweep over them is left."""
+class SplitGate:
+    """As two products, whose outputs lie whole: the sweeps over them are over contiguous memory."""
 
-    gate: OneDnnLinear
-    up: OneDnnLinear
+    gate: Linear
+    up: Linear
 
     def __call__(self, x_NH: torch.Tensor) -> torch.Tensor:
-        return self.up.times(x_NH, self.gate.silu(x_NH))
+        return nn.functional.silu(self.gate(x_NH), inplace=True).mul_(self.up(x_NH))
 
     @property
     def bytes(self) -> int:
@@ -93,8 +93,10 @@ class InferenceLayer:
 
 
 def normed(stream_NH: torch.Tensor, weight_H: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
-    """RMSNorm, in fp32, and rounded to `dtype`."""
-    return nn.functional.rms_norm(stream_NH, weight_H.shape, weight_H, eps).to(dtype)
+    """RMSNorm, in fp32, and rounded to `dtype`; two sweeps fewer than torch's own makes on a CPU."""
+    length_N1 = torch.linalg.vector_norm(stream_NH, dim=-1, keepdim=True)
+    scale_N1 = length_N1.square_().mul_(1 / stream_NH.shape[-1]).add_(eps).rsqrt_()
+    return (stream_NH * scale_N1).mul_(weight_H).to(dtype)
 
 
 @dataclass(frozen=True)
@@ -170,10 +172,8 @@ def _gate(weights: Weights, name: str, dtype: torch.dtype, device: torch.device,
     names = [f"{name}.mlp.{part}" for part in ("gate_proj", "up_proj")]
     matrices = [weights.matrix(part) for part in names]
     biases = [weights.vector(f"{part}.bias") for part in names]
-    apart: list[Linear] = []
-    if all(isinstance(matrix, torch.Tensor) for matrix in matrices):
-        pairs = zip(matrices, biases, strict=True)
-        apart = [linear_of((matrix,), (bias,), dtype, device, fused=fused) for matrix, bias in pairs]
-    if len(apart) == 2 and isinstance(apart[0], OneDnnLinear) and isinstance(apart[1], OneDnnLinear):
-        return FusedGate(apart[0], apart[1])
+    pairs = list(zip(matrices, biases, strict=True))
+    if fused and all(isinstance(matrix, torch.Tensor) for matrix in matrices):
+        gate, up = (linear_of((matrix,), (bias,), dtype, device, fused=fused) for matrix, bias in pairs)
+        return SplitGate(gate, up)
     return JoinedGate(linear_of(tuple(matrices), tuple(biases), dtype, device, fused=fused))
