@@ -55,6 +55,11 @@ class Paged:
             row.done += len(own)
         return self.model.run(step)[: len(new)]
 
+    def slots(self, row: int, count: int) -> list[int]:
+        """Where a row's first `count` tokens lie in the pool."""
+        blocks, size = self.rows[row].blocks, self.block_size
+        return [blocks[place // size] * size + place % size for place in range(count)]
+
     def _padded(self, new: Sequence[Sequence[int]], shape: tuple[int, int, int]) -> Step:
         rows, width, blocks = shape
         tokens, positions, slots = (torch.zeros(rows, width, dtype=torch.int64) for _ in range(3))

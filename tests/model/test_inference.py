@@ -131,6 +131,36 @@ def test_a_padding_row_has_finite_logits_and_writes_to_the_null_block_alone(mode
         assert torch.equal(layer[4:], old[4:])
 
 
+def test_a_row_of_no_numbers_leaves_the_null_block_and_the_others_alone(model: InferenceModel) -> None:
+    one, other = sequences(2, (5, 9))
+    whole = Paged(model, rows=2, block_size=4, context=16)
+    wanted = whole.step([one, other], shape=(2, 16, 4))
+    paged = Paged(model, rows=2, block_size=4, context=16)
+    paged.step([one[:-1], other[:-1]], shape=(2, 16, 4))
+    spoilt = torch.tensor(paged.slots(1, 8))
+    for layer_S2KD in paged.pool.layers:
+        layer_S2KD[spoilt] = torch.nan
+    # Most of both rows' 16 places are padding; the last row's, written last, comes from what is no number.
+    found = paged.step([one[-1:], other[-1:]], shape=(2, 16, 4))
+    assert not found[1].isfinite().any()
+    torch.testing.assert_close(found[0], wanted[0], atol=WITHIN, rtol=0)
+    assert all(layer_S2KD[:4].isfinite().all() for layer_S2KD in paged.pool.layers)
+
+
+def test_cleared_slots_have_no_numbers_left_of_their_owner(model: InferenceModel) -> None:
+    (prompt,) = sequences(1, (7,))
+    paged = Paged(model, rows=1, block_size=4, context=16)
+    paged.step([prompt])
+    slots = torch.tensor(paged.slots(0, 7))
+    kept = [layer_S2KD.clone() for layer_S2KD in paged.pool.layers]
+    model.clear(slots)
+    others = torch.ones(len(kept[0]), dtype=torch.bool).index_fill_(0, slots, False)
+    for before_S2KD, after_S2KD in zip(kept, paged.pool.layers, strict=True):
+        assert before_S2KD[slots].any()
+        assert not after_S2KD[slots].any()
+        assert torch.equal(after_S2KD[others], before_S2KD[others])
+
+
 def test_a_later_token_does_not_move_the_logits_of_an_earlier_one(model: InferenceModel) -> None:
     """As masked attention that is silently not causal would."""
 

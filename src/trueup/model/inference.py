@@ -136,6 +136,14 @@ class InferenceModel:
             last_BH = stream_NH.index_select(0, starts_B + step.last_B.to(self.device))
             return self.head(normed(last_BH, self.norm_H, self.frame.eps, self.dtype)).float()
 
+    def clear(self, slots_N: torch.Tensor) -> None:
+        """Zeroes these slots' keys and values in every layer: who holds their blocks next may read beyond
+        what is written, with a weight of 0, and 0 times what is no number is none."""
+        if self.pool is not None:
+            with self._without_gradients():
+                for layer_S2KD in self.pool.layers:
+                    layer_S2KD.index_fill_(0, slots_N.to(self.device), 0)
+
     def warm_up(
         self,
         shapes: Iterable[tuple[int, int, int]],

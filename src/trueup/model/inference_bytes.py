@@ -102,7 +102,7 @@ def pack_bytes(values_OI: torch.Tensor) -> torch.Tensor:
 def multiplies_bytes(device: torch.device) -> bool:
     """Whether oneDNN multiplies bytes here, and exactly. Processors without instructions for it may saturate
     halfway; one product with the largest sums tells."""
-    return device.type == "cpu" and torch.backends.mkldnn.is_available() and _exact_bytes()
+    return device.type == "cpu" and torch._C._has_mkldnn and _exact_bytes()
 
 
 @lru_cache(maxsize=1)

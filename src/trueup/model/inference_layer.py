@@ -96,7 +96,8 @@ def normed(stream_NH: torch.Tensor, weight_H: torch.Tensor, eps: float, dtype: t
     """RMSNorm, in fp32, and rounded to `dtype`; two sweeps fewer than torch's own makes on a CPU."""
     length_N1 = torch.linalg.vector_norm(stream_NH, dim=-1, keepdim=True)
     scale_N1 = length_N1.square_().mul_(1 / stream_NH.shape[-1]).add_(eps).rsqrt_()
-    return (stream_NH * scale_N1).mul_(weight_H).to(dtype)
+    normed_NH: torch.Tensor = (stream_NH * scale_N1).mul_(weight_H).to(dtype)
+    return normed_NH
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ def dense_linear(
     shared: bool = False,
 ) -> Linear:
     """`fused` as for `linear_of`. `shared`: somebody else reads the weight too, so it stays as it is."""
-    if not (fused and device.type == "cpu" and torch.backends.mkldnn.is_available()):
+    if not (fused and device.type == "cpu" and torch._C._has_mkldnn):
         return PlainLinear(weight_OI.to(device), bias_O)
     if weight_OI.dtype == torch.float32:
         if shared:

@@ -170,10 +170,8 @@ def _frame(base: Any, dims: ModelDims, most: int | None, wanted: int | None, nam
     positions = min(size for size in (most, wanted, 1 << 20) if size)
     kind = str(getattr(decoder.rotary_emb, "rope_type", "default"))
     rope = dict(getattr(base.config, "rope_parameters", None) or {})
-    made_for = int(
-        rope.get("original_max_position_embeddings")
-        or getattr(decoder.rotary_emb, "original_max_seq_len", positions)
-    )
+    unscaled: Any = getattr(decoder.rotary_emb, "original_max_seq_len", positions)
+    made_for = int(rope.get("original_max_position_embeddings") or unscaled)
     if kind in GROWING_ROPE and positions > made_for:
         raise InputError(
             f"{name}: its rotary embedding ({kind}) turns differently in contexts of more than {made_for} "

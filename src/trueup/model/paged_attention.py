@@ -82,6 +82,7 @@ class StepPlaces:
     shape: tuple[int, int]  # B, Q
     turn_N1D: tuple[torch.Tensor, torch.Tensor]  # cosine, signed sine
     slots_N: torch.Tensor
+    padding_N111: torch.Tensor  # of tokens that are nobody's
     blocks_M: torch.Tensor  # of all rows, one table after another
     mask_B1RT: torch.Tensor  # R = Q * G: the query heads of one key head below each other; or R = Q
     merged: bool  # R = Q * G
@@ -90,7 +91,7 @@ class StepPlaces:
     def of(cls, step: StepTokens, pool: KvPool, turn_2PD: torch.Tensor, groups: int) -> StepPlaces:
         device = turn_2PD.device
         positions_BQ, tables_BW = step.positions_BQ.to(device), step.tables_BW.to(device)
-        positions_N = positions_BQ.flatten()
+        positions_N, slots_N = positions_BQ.flatten(), step.slots_BQ.to(device).flatten()
         places_T = torch.arange(tables_BW.shape[1] * pool.block_size, device=device)
         seen_BQT = places_T <= positions_BQ.unsqueeze(-1)
         mask_BQT = additive_mask(seen_BQT, pool.dtype)
@@ -104,7 +105,8 @@ class StepPlaces:
                 turn_2PD[0].index_select(0, positions_N).unsqueeze(1),
                 turn_2PD[1].index_select(0, positions_N).unsqueeze(1),
             ),
-            slots_N=step.slots_BQ.to(device).flatten(),
+            slots_N=slots_N,
+            padding_N111=(slots_N < pool.block_size)[:, None, None, None],
             blocks_M=tables_BW.flatten(),
             mask_B1RT=mask_BQT.unsqueeze(1),
             merged=merged,
@@ -128,19 +130,21 @@ def attend(
     rows, new = places.shape
     head_dim = qkv_NXD.shape[-1]
     turn(qkv_NXD[:, : queries + keys], places.turn_N1D)
-    new_N2KD = qkv_NXD[:, queries:].unflatten(1, (2, keys))
+    new_N2KD = qkv_NXD[:, queries:].view(-1, 2, keys, head_dim)
+    # Padding after a NaN is NaN too, and all tables end with block 0: a weight of 0 times NaN is NaN.
+    new_N2KD.masked_fill_(places.padding_N111, 0)
     pool_S2KD.index_copy_(0, places.slots_N, new_N2KD.to(pool_S2KD.dtype))
     by_block = pool_S2KD.view(-1, block_size * 2 * keys * head_dim)
     context_BT2KD = by_block.index_select(0, places.blocks_M).view(rows, -1, 2, keys, head_dim)
     k_BKTD, v_BKTD = (part.transpose(1, 2) for part in context_BT2KD.unbind(2))
-    q_BQJD = qkv_NXD[:, :queries].unflatten(0, (rows, new)).to(pool_S2KD.dtype)
+    q_BQJD = qkv_NXD[:, :queries].view(rows, new, queries, head_dim).to(pool_S2KD.dtype)
     mask = places.mask_B1RT
     if places.merged:
-        q_BKRD = q_BQJD.unflatten(2, (keys, -1)).transpose(1, 2).flatten(2, 3)
+        q_BKRD = q_BQJD.view(rows, new, keys, -1, head_dim).transpose(1, 2).flatten(2, 3)
         seen_BKRD = scaled_dot_product_attention(q_BKRD, k_BKTD, v_BKTD, attn_mask=mask, scale=scaling)
-        seen_BQKGD = seen_BKRD.unflatten(2, (new, -1)).transpose(1, 2)
+        seen_BQKGD = seen_BKRD.view(rows, keys, new, -1, head_dim).transpose(1, 2)
         return seen_BQKGD.reshape(rows * new, -1).to(qkv_NXD.dtype)
-    seen_BJQD = scaled_dot_product_attention(
+    seen_BJQD: torch.Tensor = scaled_dot_product_attention(
         q_BQJD.transpose(1, 2), k_BKTD, v_BKTD, attn_mask=mask, scale=scaling, enable_gqa=True
     )
     return seen_BJQD.transpose(1, 2).reshape(rows * new, -1).to(qkv_NXD.dtype)
