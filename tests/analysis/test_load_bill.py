@@ -20,6 +20,7 @@ from trueup.analysis.load_bill import (
     traffic_given,
 )
 from trueup.analysis.load_figures import summarize_load
+from trueup.analysis.load_server import OVERLAP
 from trueup.schema import InputError, Measurement, Price, RunRecord, SpanTotal
 
 SPANS = [
@@ -95,6 +96,13 @@ def test_without_the_servers_times_there_is_no_split_and_a_reason() -> None:
     found = load_costs(record, record.header.price)["usd_per_million_input_tokens_split"]
     assert found.value is None
     assert "metrics were not read" in (found.reason or "")
+
+
+def test_a_split_by_seconds_of_requests_says_that_they_overlap() -> None:
+    told = share(0.25).model_copy(update={"method": OVERLAP})
+    bill = make_load_bill(load_of(prefill_time_share=told))
+    assert "overlap" in bill.costs["usd_per_million_input_tokens_split"].method
+    assert any("overlap" in note for note in bill.notes)
 
 
 @settings(max_examples=20)

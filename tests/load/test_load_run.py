@@ -208,6 +208,7 @@ def test_the_servers_counters_and_states_are_read_around_and_during_the_load() -
     assert value(record, "server_padding_share") == pytest.approx(0.25)
     assert value(record, "server_recompute_share") == pytest.approx(0.15)
     assert value(record, "prefill_time_share") == pytest.approx(0.25)
+    assert "overlap" in record.measurements["prefill_time_share"].method
     assert value(record, "kv_cache_usage_max_share") == pytest.approx(0.5)
     assert value(record, "memory_weights_bytes") == 500
     assert value(record, "memory_kv_cache_bytes") == 300

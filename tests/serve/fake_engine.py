@@ -7,27 +7,12 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from trueup.serve.engine_like import EngineStats
 from trueup.serve.request import FinishReason, Output, RefusedError, Request, Token
 
 END = 258  # <|im_end|> of the tiny tokenizer, whose bytes are its tokens
 BLOCK_SIZE = 4
 PAUSE_S = 0.001  # between looks whether a held engine may step
-
-
-@dataclass(frozen=True)
-class FakeStats:
-    waiting: int = 0
-    running: int = 0
-    blocks: int = 0
-    blocks_used: int = 0
-    preemptions: int = 0
-    prefix_tokens_asked: int = 0
-    prefix_tokens_hit: int = 0
-    useful_tokens: int = 0
-    recomputed_tokens: int = 0
-    processed_tokens: int = 0
-    steps: int = 0
-    failed_steps: int = 0
 
 
 @dataclass
@@ -63,7 +48,7 @@ class FakeEngine:
 
     def __post_init__(self) -> None:
         self._gate = threading.Semaphore(0)
-        self._stats = FakeStats(blocks=self.blocks)
+        self._stats = EngineStats(blocks=self.blocks)
 
     def let(self, steps: int) -> None:
         self._gate.release(steps)
@@ -113,6 +98,6 @@ class FakeEngine:
     def has_work(self) -> bool:
         return bool(self.waiting or self.running)
 
-    def stats(self) -> FakeStats:
+    def stats(self) -> EngineStats:
         used = sum(math.ceil((len(one.request.prompt) + one.given) / BLOCK_SIZE) for one in self.running)
         return replace(self._stats, waiting=len(self.waiting), running=len(self.running), blocks_used=used)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from engine_fakes import (
     EOS,
     ContextRunner,
+    FailingRunner,
     answer_alone,
     answers,
     drain,
@@ -19,6 +21,7 @@ from engine_fakes import (
 from test_engine_pool import random_requests
 
 from trueup.schema import InputError
+from trueup.serve.engine import Engine
 from trueup.serve.request import Output, Request, Sampling
 
 
@@ -201,3 +204,27 @@ def test_a_step_with_nothing_to_do_gives_nothing_and_runs_nothing() -> None:
     assert engine.step() == []
     assert not engine.has_work
     assert runner.shapes == []
+
+
+def test_the_wall_clock_of_each_step_is_told_as_prefills_or_decodes() -> None:
+    plan = plan_of(rows=1)
+    runner = ContextRunner(plan)
+    ticks = itertools.count()
+    engine = Engine(runner, plan, eos_ids=frozenset({EOS}), clock=lambda: float(next(ticks)))
+    engine.add(Request("a", (1,) * 70, Sampling(6, 0.0, ignore_eos=True)))
+    drain(engine)
+    decodes = sum(new == 1 for _, new, _ in runner.shapes)
+    assert decodes == 5
+    assert engine.stats().decode_s == decodes
+    assert engine.stats().prefill_s == len(runner.shapes) - decodes
+
+
+def test_steps_that_fail_have_their_seconds_too() -> None:
+    plan = plan_of(rows=1)
+    runner = FailingRunner(plan, RuntimeError("broken"))
+    runner.fails = lambda batch: True
+    ticks = itertools.count()
+    engine = Engine(runner, plan, eos_ids=frozenset({EOS}), clock=lambda: float(next(ticks)))
+    engine.add(greedy("a", range(1, 9)))
+    drain(engine)
+    assert engine.stats().prefill_s == 1

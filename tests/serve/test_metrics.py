@@ -7,8 +7,10 @@ from typing import Any
 import httpx
 import pytest
 from api_server import MODEL, Running, series, serving
-from fake_engine import FakeEngine, FakeStats, says, without_end
+from fake_engine import FakeEngine, says, without_end
 
+from trueup.load.scrape import read_metrics
+from trueup.serve.engine_like import EngineStats
 from trueup.serve.metrics import ServingMetrics, _steps_1_2_5
 from trueup.serve.observer import Finished
 
@@ -128,7 +130,7 @@ def test_a_replay_is_counted_as_one_and_computes_nothing() -> None:
 def test_before_the_engine_is_there_its_series_are_absent_and_not_zero() -> None:
     found = series(ServingMetrics("m", lambda: None, 100).page().decode())
     assert not any(name.startswith("vllm:num_requests") for name, _ in found)
-    found = series(ServingMetrics("m", lambda: FakeStats(blocks=4, blocks_used=1), 100).page().decode())
+    found = series(ServingMetrics("m", lambda: EngineStats(blocks=4, blocks_used=1), 100).page().decode())
     assert found["vllm:kv_cache_usage_perc", ""] == 0.25
 
 
@@ -160,3 +162,9 @@ def test_a_request_without_a_token_has_no_time_for_each() -> None:
 @pytest.mark.parametrize(("most", "last"), [(1, 1), (100, 100), (4096, 5000), (8192, 10000)])
 def test_size_classes_reach_the_largest_request(most: int, last: int) -> None:
     assert _steps_1_2_5(most)[-1] == last
+
+
+def test_a_load_reads_the_clock_of_prefill_and_decode_from_our_own_page() -> None:
+    stats = EngineStats(prefill_s=3.0, decode_s=5.0)
+    found = read_metrics(ServingMetrics("m", lambda: stats, 100).page().decode()).counters
+    assert (found["prefill_s"], found["decode_s"]) == (3.0, 5.0)

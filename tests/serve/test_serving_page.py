@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fake_engine import FakeStats
 from prometheus_client.parser import text_string_to_metric_families
 
+from trueup.serve.engine_like import EngineStats
 from trueup.serve.idempotency import KEPT_S, MOST_BYTES, MOST_ENTRIES
 from trueup.serve.limits import ApiLimits
 from trueup.serve.metrics import ServingMetrics
@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 
 
 def test_every_metric_is_documented_by_the_name_it_has() -> None:
-    metrics = ServingMetrics("m", FakeStats, 100)
+    metrics = ServingMetrics("m", EngineStats, 100)
     metrics.holds({"weights": 1})
     page = metrics.page().decode()
     families = {

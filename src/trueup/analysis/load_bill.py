@@ -20,6 +20,7 @@ from trueup.schema import Frozen, InputError, Kind, Measurement, Price, RunRecor
 from .bill import BillLine, checked_price, known_kinds, price_kind, require_times, stale_price
 from .bill_lines import reason_of, value_of
 from .load_names import load_figure, load_missing
+from .load_server import OVERLAP
 from .outcomes import wall_seconds
 
 HOURS_PER_MONTH = 365 * 24 / 12
@@ -115,6 +116,9 @@ def make_load_bill(
     wall_s = fsum(seconds.values())
     stale = stale_price(record.header, price)
     notes = [*_notes(record), *([stale] if stale else [])]
+    share = record.measurements.get("prefill_time_share")
+    if share is not None and OVERLAP in share.method:
+        notes.append(f"the split between input and output tokens is {OVERLAP}")
     return LoadBill(
         run=record.id,
         name=record.name,
@@ -145,12 +149,13 @@ def load_costs(record: RunRecord, price: Price) -> dict[str, Measurement]:
         if whole.value is None:
             found[name] = whole
             continue
+        how = f" ({part.method})" if part.method else ""
         phase = "prefill" if which == "input" else "decode"
         found[name] = load_figure(
             name,
             whole.value * part.value,
             whole.kind,
-            f"{part.value:.4g} of the dollars, {phase}'s part of the seconds; {whole.method}",
+            f"{part.value:.4g} of the dollars, {phase}'s part of the seconds{how}; {whole.method}",
             n=whole.n,
             ci=whole.ci and (whole.ci[0] * part.value, whole.ci[1] * part.value),
             ci_method=whole.ci_method,

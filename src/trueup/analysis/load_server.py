@@ -15,6 +15,7 @@ Found = dict[str, Measurement]
 
 SERVER_METRICS_EVENT = "server_metrics"  # data: when (before, after), counters, states, memory
 NO_METRICS_EVENT = "no_server_metrics"  # its message says why
+OVERLAP = "by the seconds of requests, which overlap: not the machine's own time in each"
 _FIGURES = (
     *("kv_cache_usage_mean_share", "kv_cache_usage_max_share", "preemptions_count", "prefix_cache_hit_share"),
     *("server_padding_share", "server_recompute_share", "prefill_time_share", "server_output_tokens"),
@@ -48,9 +49,7 @@ def of_server(record: RunRecord, samples: Sequence[Sample]) -> Found:
         told, "server_recompute_share", "recomputed_tokens", ("processed_tokens",), "computed"
     )
     found["server_padding_share"] = _padding(told, found["server_recompute_share"])
-    found["prefill_time_share"] = _part(
-        told, "prefill_time_share", "prefill_s", ("prefill_s", "decode_s"), "told of prefill and decode"
-    )
+    found["prefill_time_share"] = _prefill_share(told)
     return found | {
         f"memory_{owner}_bytes": Measurement(
             value=held, unit="bytes", kind="measured", method="the server's own count, at the end of the load"
@@ -102,6 +101,18 @@ def _states(samples: Sequence[Sample]) -> Found:
         else load_missing("server_rss_max_bytes", "the server tells no resident memory")
     )
     return found
+
+
+def _prefill_share(told: _Told) -> Measurement:
+    """By the wall clock where the server has it; else by the seconds of requests, which says so."""
+    words = "told of prefill and decode"
+    clock, requests = ("prefill_s", "decode_s"), ("request_prefill_s", "request_decode_s")
+    if all(name in told.rose for name in clock) or not all(name in told.rose for name in requests):
+        return _part(told, "prefill_time_share", clock[0], clock, words)
+    found = _part(told, "prefill_time_share", requests[0], requests, words)
+    if found.value is None:
+        return found
+    return found.model_copy(update={"method": f"{found.method}; {OVERLAP}"})
 
 
 def _padding(told: _Told, recompute: Measurement) -> Measurement:

@@ -33,8 +33,12 @@ COUNTERS: dict[str, tuple[str, ...]] = {
     "preemptions": ("vllm:num_preemptions_total",),
     "prefix_tokens_asked": ("vllm:prefix_cache_queries_total",),
     "prefix_tokens_hit": ("vllm:prefix_cache_hits_total",),
-    "prefill_s": ("vllm:request_prefill_time_seconds_sum", "llamacpp:prompt_seconds_total"),
-    "decode_s": ("vllm:request_decode_time_seconds_sum", "llamacpp:tokens_predicted_seconds_total"),
+    # By the wall clock.
+    "prefill_s": ("trueup:prefill_seconds_total", "llamacpp:prompt_seconds_total"),
+    "decode_s": ("trueup:decode_seconds_total", "llamacpp:tokens_predicted_seconds_total"),
+    # Sums over requests, which overlap.
+    "request_prefill_s": ("vllm:request_prefill_time_seconds_sum",),
+    "request_decode_s": ("vllm:request_decode_time_seconds_sum",),
     "useful_tokens": ("trueup:useful_tokens_total",),
     "processed_tokens": ("trueup:processed_tokens_total",),
     "recomputed_tokens": ("trueup:recomputed_tokens_total",),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -14,6 +15,7 @@ from trueup.schema import InputError, TrueupError
 
 from .batch import assemble, null_batch
 from .blocks import BlockManager
+from .engine_like import EngineStats
 from .plan import ServingPlan, StepShape
 from .request import FinishReason, Output, RefusedError, Request, Token
 from .runner import Runner, StepBatch
@@ -21,33 +23,18 @@ from .sampling import Draw, choose, finite_rows
 from .scheduler import Row, Scheduler, Sequence, Step
 
 
-@dataclass(frozen=True)
-class EngineStats:
-    """Counts since the engine was made, and what is under way. `blocks` are those requests can have, so that
-    `blocks_used` over `blocks` reaches 1; cached blocks that no request holds are not used. Of
-    `processed_tokens` all but the useful and the recomputed are padding."""
-
-    waiting: int
-    running: int
-    blocks: int
-    blocks_used: int
-    preemptions: int
-    prefix_tokens_asked: int  # prompt tokens of requests that were admitted
-    prefix_tokens_hit: int  # of these, found in the prefix cache
-    useful_tokens: int  # computed for the first time
-    recomputed_tokens: int  # computed again after a preemption
-    processed_tokens: int  # rows * new tokens of every step, padding included
-    generated_tokens: int
-    steps: int
-    failed_steps: int
-    rows_allowed: int  # below the plan's where a device had no memory
-
-
 class Engine:
     def __init__(
-        self, runner: Runner, plan: ServingPlan, *, eos_ids: frozenset[int], prefix_cache: bool = True
+        self,
+        runner: Runner,
+        plan: ServingPlan,
+        *,
+        eos_ids: frozenset[int],
+        prefix_cache: bool = True,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.plan = plan
+        self._clock = clock
         self._runner = runner
         self._eos_ids = eos_ids
         self._blocks = BlockManager(plan.blocks, plan.block_size, prefix_cache)
@@ -56,6 +43,7 @@ class Engine:
         self._cancelled: list[Output] = []  # told by the next step
         self._useful = self._recomputed = self._processed = self._generated = 0
         self._steps = self._failed_steps = 0
+        self._prefill_s = self._decode_s = 0.0
 
     def warm_up(self, after: Callable[[StepShape], None] | None = None) -> None:
         """Runs every shape of the plan once, the largest first, on padding alone; `after` is told each.
@@ -99,26 +87,15 @@ class Engine:
         """Schedules, runs and samples one step. A step that raises ends its own requests with "error", or
         shrinks where memory ran out and it can; the engine lives on."""
         outputs, self._cancelled = self._cancelled, []
+        began = self._clock()
         step = self._scheduler.next_step()
         if step is None:
             return outputs
-        batch = assemble(step, self.plan.block_size)
-        try:
-            logits_BV = self._run(step, batch)
-            finite = finite_rows(logits_BV)
-            sampled = [at for at, row in enumerate(step.rows) if row.samples and finite[at]]
-            tokens = choose(logits_BV[sampled], [_draw(step.rows[at].sequence) for at in sampled])
-        except Exception as error:
-            self._clear(batch.slots_BQ)
-            return outputs + self._failed(step, error)
-        self._count(step)
-        chosen = dict(zip(sampled, tokens, strict=True))
-        for at, row in enumerate(step.rows):
-            if finite[at]:
-                outputs += self._advance(row, chosen.get(at))
-            else:
-                self._clear(batch.slots_BQ[at])
-                outputs.append(self._not_finite(row))
+        outputs += self._computed(step)
+        if step.decodes:
+            self._decode_s += self._clock() - began
+        else:
+            self._prefill_s += self._clock() - began
         return outputs
 
     @property
@@ -143,6 +120,8 @@ class Engine:
             steps=self._steps,
             failed_steps=self._failed_steps,
             rows_allowed=scheduler.rows_allowed,
+            prefill_s=self._prefill_s,
+            decode_s=self._decode_s,
         )
 
     def _refuse_what_never_fits(self, prompt: int, max_tokens: int) -> None:
@@ -165,6 +144,27 @@ class Engine:
                 has=plan.usable_blocks,
                 unit="blocks",
             )
+
+    def _computed(self, step: Step) -> list[Output]:
+        batch = assemble(step, self.plan.block_size)
+        try:
+            logits_BV = self._run(step, batch)
+            finite = finite_rows(logits_BV)
+            sampled = [at for at, row in enumerate(step.rows) if row.samples and finite[at]]
+            tokens = choose(logits_BV[sampled], [_draw(step.rows[at].sequence) for at in sampled])
+        except Exception as error:
+            self._clear(batch.slots_BQ)
+            return self._failed(step, error)
+        self._count(step)
+        outputs: list[Output] = []
+        chosen = dict(zip(sampled, tokens, strict=True))
+        for at, row in enumerate(step.rows):
+            if finite[at]:
+                outputs += self._advance(row, chosen.get(at))
+            else:
+                self._clear(batch.slots_BQ[at])
+                outputs.append(self._not_finite(row))
+        return outputs
 
     def _run(self, step: Step, batch: StepBatch) -> torch.Tensor:
         """(rows of the step, V) logits, fp32 on the CPU."""

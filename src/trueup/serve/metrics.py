@@ -51,6 +51,8 @@ COUNTERS: dict[str, tuple[str, Read]] = {
     "trueup:useful_tokens": ("Tokens computed for the first time.", lambda s: s.useful_tokens),
     "trueup:recomputed_tokens": ("Tokens computed again after a preemption.", lambda s: s.recomputed_tokens),
     "trueup:processed_tokens": ("Tokens computed, padding included.", lambda s: s.processed_tokens),
+    "trueup:prefill_seconds": ("Wall seconds of steps with several new tokens a row.", lambda s: s.prefill_s),
+    "trueup:decode_seconds": ("Wall seconds of steps with one new token a row.", lambda s: s.decode_s),
     "trueup:engine_steps": ("Steps of the engine.", lambda s: s.steps),
     "trueup:failed_steps": ("Steps of the engine that failed.", lambda s: s.failed_steps),
 }
