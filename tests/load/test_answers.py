@@ -107,7 +107,10 @@ READ_ERROR = httpx.ReadError("connection reset by peer")
         (Script([(0.1, event({"choices": [], "usage": 3}))]), "malformed", "`usage` is no object"),
         (Script([(0.1, usage_chunk(-1, 2))]), "malformed", "prompt_tokens -1"),
         (Script([(0.1, event({"choices": [], "usage": {"completion_tokens": True}}))]), "malformed", "True"),
+        (Script([(0.1, usage_chunk(7, 10**30))]), "malformed", "completion_tokens 1000"),
         (Script([(0.1, b"data: \xff\xfe\n\n")]), "encoding", "not UTF-8"),
+        (Script([(0.1, b'data: {"error": "half \\ud800"}\n\n')]), "server_error", "half ?"),
+        (Script([(0.0, b'{"error": {"message": "\\ud800"}}')], status=500), "server_error", "500: ?"),
         (Script([(0.1, event({"error": {"message": "out of memory"}}))]), "server_error", "out of memory"),
         (Script([(0.1, text_chunk("")), (0.1, DONE)]), "empty", "without text"),
         (Script([(0.1, b"<html>")], headers={"content-type": "text/html"}), "malformed", "text/html"),
@@ -120,6 +123,12 @@ def test_an_answer_that_is_none_says_why(script: Script, kind: str, words: str) 
     found = result_of(script)
     assert found.error == kind
     assert words in (found.reason or "")
+
+
+def test_a_reason_to_end_with_half_a_character_can_be_recorded() -> None:
+    found = result_of(Script([(0.1, text_chunk(" a", "\ud800")), (0.1, DONE)]))
+    assert found.finish == "?"
+    assert found.model_dump_json()
 
 
 def test_a_server_that_asks_to_come_again_is_told_of_and_not_asked_again() -> None:

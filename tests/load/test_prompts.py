@@ -59,6 +59,12 @@ def test_prompts_of_a_file_keep_their_order_and_their_lengths(tmp_path: Path) ->
     assert read_prompts(plain) == [FilePrompt("first", None), FilePrompt("second", None)]
 
 
+def test_a_line_may_hold_what_ends_lines_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes('{"prompt": "a\u2028b\x85c"}\r\n'.encode())
+    assert [prompt.text for prompt in read_prompts(path)] == ["a\u2028b\x85c"]
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -66,6 +72,7 @@ def test_prompts_of_a_file_keep_their_order_and_their_lengths(tmp_path: Path) ->
         ("[1]", ":1: expected a `prompt`"),
         ('{"prompt": ""}', ":1: expected a `prompt`"),
         ('{"prompt": "x"}\n{"prompt": "y", "max_tokens": true}', ":2: max_tokens True"),
+        ('{"prompt": "\\ud800"}', ":1: the prompt has half a character"),
         ("", "it holds no prompt"),
     ],
 )

@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from trueup.load.address import Address, address_of, is_url
+from trueup.load.address import Address, ServedModel, address_of, is_url, served_model
 from trueup.load.given import read_given
 from trueup.load.scrape import Snapshot, read_metrics, scrape
-from trueup.schema import InputError, Measurement
+from trueup.schema import InputError, Measurement, TrueupError
 
 FIGURE = {"value": 1.5, "unit": "1", "kind": "measured"}
 
@@ -101,6 +101,26 @@ def test_an_address_is_known_with_or_without_its_version(url: str, root: str, lo
     found = address_of(url)
     assert (found, found.local) == (Address(root), local)
     assert found.base_url == f"{root}/v1"
+
+
+@pytest.mark.parametrize("listed", ['[{"id": "\\ud800"}]', '[{"id": {}}]', '[{"id": ""}]', "[]"])
+def test_a_model_without_a_name_that_can_be_sent_is_none(listed: str) -> None:
+    with pytest.raises(InputError, match="has no model"):
+        found_model(f'{{"data": {listed}}}')
+
+
+def test_a_list_of_models_without_end_is_none() -> None:
+    with pytest.raises(TrueupError, match="no list of models"):
+        found_model("[" * 200_000)
+
+
+def found_model(body: str) -> ServedModel:
+    async def find() -> ServedModel:
+        transport = httpx.MockTransport(lambda _: httpx.Response(200, text=body))
+        async with httpx.AsyncClient(transport=transport) as http:
+            return await served_model(http, Address("http://s"), None, {})
+
+    return asyncio.run(find())
 
 
 def test_a_folder_is_no_address() -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import httpx
 
 WITHIN_S = 10.0
+MOST_NAME = 1000  # characters of a model's
 _LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
 
@@ -95,11 +96,16 @@ def _models(response: httpx.Response) -> list[dict[str, Any]] | None:
         return None
     try:
         listed = response.json()["data"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     if not isinstance(listed, list):
         return None
-    return [one for one in listed if isinstance(one, dict) and "id" in one]
+    return [one for one in listed if isinstance(one, dict) and _is_name(one.get("id"))]
+
+
+def _is_name(found: Any) -> bool:
+    """Whether it is text that a request and the record can hold."""
+    return isinstance(found, str) and 0 < len(found) <= MOST_NAME and found.isprintable()
 
 
 def _context(model: dict[str, Any]) -> int | None:

@@ -15,6 +15,7 @@ from trueup.schema import RequestError
 DONE = b"[DONE]"
 _TEXTS = ("content", "reasoning_content", "reasoning")
 MOST_REASON = 300  # characters
+MOST_TOKENS = 100_000_000  # of one answer: beyond it a count is a mistake
 
 
 class BrokenAnswerError(Exception):
@@ -70,7 +71,7 @@ class Answer:
     def _see(self, choice: dict[str, Any], at_s: float) -> None:
         finish = choice.get("finish_reason")
         if isinstance(finish, str):
-            self.finish = finish
+            self.finish = reason_of(finish)
         if not _has_text(choice):
             return
         if self.last_s is None:
@@ -93,7 +94,8 @@ def reason_of(body: Any) -> str:
     """What an error in OpenAI's form says, or the body itself, on one line of bounded length."""
     error = body.get("error", body) if isinstance(body, dict) else body
     message = error.get("message") if isinstance(error, dict) else error
-    return " ".join(str(error if message is None else message).split())[:MOST_REASON]
+    words = " ".join(str(error if message is None else message).split())[:MOST_REASON]
+    return words.encode("utf-8", "replace").decode()  # JSON can hold half a character, which no file can
 
 
 def _has_text(choice: dict[str, Any]) -> bool:
@@ -121,6 +123,6 @@ def _tokens(usage: dict[str, Any], key: str) -> int | None:
     found = usage.get(key)
     if found is None:
         return None
-    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-        raise BrokenAnswerError("malformed", f"the server's usage has {key} {found!r}")
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= MOST_TOKENS:
+        raise BrokenAnswerError("malformed", f"the server's usage has {key} {str(found)[:40]}")
     return found

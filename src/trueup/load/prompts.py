@@ -77,7 +77,7 @@ def read_prompts(path: Path) -> list[FilePrompt]:
     """Of a JSON lines file: `prompt`, and `max_tokens` where it is to be the file's; of any other file, a
     prompt a line. InputError, naming the line, for anything else."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # not at the line ends that JSON may hold
     except FileNotFoundError:
         raise InputError(f"--prompts {path}: there is no such file") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -101,6 +101,8 @@ def _from_json(line: str, where: str) -> FilePrompt:
     text = row.get("prompt") if isinstance(row, dict) else None
     if not isinstance(text, str) or not text:
         raise InputError(f"{where}: expected a `prompt`, a text that is not empty")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise InputError(f"{where}: the prompt has half a character (a surrogate), which none can send")
     most = row.get("max_tokens")
     if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
         raise InputError(f"{where}: max_tokens {most!r}; expected a whole number from 1")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,7 +49,7 @@ def read_trace(path: Path, first: int | None = None) -> Trace:
         raise InputError(f"--trace {path}: cannot be read: {error}") from None
     rows: list[TraceRow] = []
     began: datetime | None = None
-    lines = csv.reader(text.splitlines())
+    lines = _cells(text, path)
     places = _columns(next(lines, []), path)
     for number, cells in enumerate(lines, start=2):
         if not cells:
@@ -84,6 +84,14 @@ def length_scale(rows: Sequence[TraceRow], context: int, reserve: int) -> float:
 def scaled(tokens: int, scale: float, least: int = 1) -> int:
     """A length times the scale, rounded down so that what fits goes on fitting, and at least `least`."""
     return max(least, int(tokens * scale))
+
+
+def _cells(text: str, path: Path) -> Iterator[list[str]]:
+    lines = csv.reader(text.splitlines())
+    try:
+        yield from lines
+    except csv.Error as error:
+        raise InputError(f"{path}:{lines.line_num}: no CSV: {error}") from None
 
 
 def _columns(head: list[str], path: Path) -> tuple[int, int, int]:
