@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import typer
 
 from . import (
@@ -80,3 +82,16 @@ app.add_typer(shapes.app, name="shapes")
 app.command("predict")(predict.predict)
 app.command("audit")(audit.audit)
 app.command("calibrate")(calibrate.calibrate)
+
+
+def _let_help_flow(tree: typer.Typer) -> None:
+    """Typer keeps a docstring's line breaks; a terminal's width is another."""
+    for command in tree.registered_commands:
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(one.split()) for one in paragraphs)
+    for group in tree.registered_groups:
+        if group.typer_instance is not None:
+            _let_help_flow(group.typer_instance)
+
+
+_let_help_flow(app)
