@@ -155,7 +155,9 @@ def _hourly(terms: SpotTerms, wall_s: float, started: datetime | None, notes: li
         method = f"time-weighted mean of {len(terms.series)} spot prices ({whence})"
     else:
         mean = series_mean(terms.series, started, wall_s)
-        method = f"spot prices from {started.isoformat()}, weighted by time ({whence})"
+        method = f"spot prices from {started:%Y-%m-%d %H:%M} UTC on, weighted by time ({whence})"
+        if len(terms.series) == 1:
+            method = f"one spot price for all of the run ({whence})"
     if mean is None:
         reason = f"the spot prices begin at {first.at.isoformat()}, after the run's start at {started}"
         return unavailable(unit, reason, method=terms.source, scope="node")

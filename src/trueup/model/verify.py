@@ -52,10 +52,12 @@ class LogitCheck:
         return asdict(self)
 
     def __str__(self) -> str:
-        rms = f", root mean square {self.rms_difference:.2g}" if self.compared == "rms_difference" else ""
+        differ = f"at most {self.max_abs_difference:.2g}"
+        if self.compared == "rms_difference":
+            differ += f"; their root mean square is {self.rms_difference:.2g}"
         return (
-            f"read back by {self.reader}: logits of {self.tokens} tokens differ from the run's own by at "
-            f"most {self.max_abs_difference:.2g}{rms}, allowed {self.tolerance:.2g}"
+            f"read back by {self.reader}: logits of {self.tokens} tokens differ from the run's own by "
+            f"{differ}, allowed {self.tolerance:.2g}"
         )
 
     @property
