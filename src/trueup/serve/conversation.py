@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from trueup.schema import InputError, TrueupError
@@ -85,51 +87,89 @@ class Remote:
             "stream_options": {"include_usage": True},
             **({} if seed is None else {"seed": seed}),
         }
-        tokens = 0
+        tokens, finished = 0, False
         for event in self._events(json.dumps(asked).encode()):
-            if "error" in event:
-                raise TrueupError(f"{self._root}: {event['error'].get('message', event['error'])}")
-            usage = event.get("usage")
-            if usage is not None:
-                tokens = usage["completion_tokens"]
+            if event is None:
+                return
+            if event.get("error"):
+                raise TrueupError(f"{self._root}: {_said(event)}")
+            told = _object(event.get("usage")).get("completion_tokens")
+            if isinstance(told, int):
+                tokens = told
                 yield "", tokens
-            for choice in event.get("choices", ()):
-                piece = choice.get("delta", {}).get("content")
-                if piece:
+            for choice in event.get("choices") or ():
+                finished = finished or _object(choice).get("finish_reason") is not None
+                piece = _object(_object(choice).get("delta")).get("content")
+                if isinstance(piece, str) and piece:
                     tokens += 1  # one a chunk, until the server says how many there were
-                    yield piece, tokens
+                    yield piece.encode("utf-8", "replace").decode(), tokens
+        if not finished:
+            raise TrueupError(f"{self._root}: the answer broke off after {tokens} tokens")
 
     def close(self) -> None:
         pass
 
     def _first_model(self) -> str:
-        with self._opened(f"{self._root}/models", None) as response:
-            found = json.loads(response.read())
+        url = f"{self._root}/models"
+        with self._opened(url, None) as response, _answering(url):
+            body = response.read()
         try:
-            return str(found["data"][0]["id"])
-        except (KeyError, IndexError, TypeError):
+            return str(json.loads(body)["data"][0]["id"])
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
             raise InputError(f"{self._root}/models names no model; give --model") from None
 
-    def _events(self, body: bytes) -> Iterator[dict[str, Any]]:
-        with self._opened(f"{self._root}/chat/completions", body) as response:
+    def _events(self, body: bytes) -> Iterator[dict[str, Any] | None]:
+        """The stream's documents, and None for its end: without one it broke off."""
+        url = f"{self._root}/chat/completions"
+        with self._opened(url, body) as response, _answering(url):
             for line in response:
                 data = line.strip().removeprefix(b"data:").strip()
-                if line.startswith(b"data:") and data != b"[DONE]":
-                    yield json.loads(data)
+                if not line.startswith(b"data:"):
+                    continue
+                yield None if data == b"[DONE]" else _chunk(url, data)
 
     def _opened(self, url: str, body: bytes | None) -> Any:
-        request = urllib.request.Request(url, data=body, headers=self._headers)
         try:
+            request = urllib.request.Request(url, data=body, headers=self._headers)
             return urllib.request.urlopen(request, timeout=TIMEOUT_S)
         except urllib.error.HTTPError as error:
             raise TrueupError(f"{url}: {error.code}: {_message(error.read())}") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise InputError(f"{url}: no server answers there: {reason}") from None
 
 
+@contextmanager
+def _answering(url: str) -> Iterator[None]:
+    """A connection that breaks is the server's end, and no fault of ours."""
+    try:
+        yield
+    except (OSError, http.client.HTTPException) as error:
+        raise TrueupError(f"{url}: the answer broke off: {error or type(error).__name__}") from None
+
+
+def _chunk(url: str, data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        shown = data[:80].decode("utf-8", "replace")
+        raise TrueupError(f"{url}: a chunk is no JSON object: {shown!r}; is this an OpenAI server?")
+    return found
+
+
+def _object(found: Any) -> dict[str, Any]:
+    return found if isinstance(found, dict) else {}
+
+
+def _said(document: dict[str, Any]) -> str:
+    error = document["error"]
+    return str(_object(error).get("message", error)).encode("utf-8", "replace").decode()
+
+
 def _message(body: bytes) -> str:
     try:
-        return str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+        return _said(json.loads(body))
+    except (ValueError, KeyError, TypeError, RecursionError):
         return body[:200].decode("utf-8", "replace")
