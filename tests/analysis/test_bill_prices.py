@@ -160,6 +160,24 @@ def test_interruptions_without_the_hours_they_were_seen_in_are_refused(options: 
         asked(f"spot=2,{options}")
 
 
+@pytest.mark.parametrize(
+    "options", ["interruptions=inf,observed_hours=240", "interruptions=nan", "restart_s=nan"]
+)
+def test_an_option_that_is_not_finite_is_refused(options: str) -> None:
+    with pytest.raises(InputError, match="is a number"):
+        price_request(f"spot=2,{options}")
+
+
+def test_an_option_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(InputError, match="utilisation is given twice"):
+        price_request("reserved-1y=2,utilisation=0.5,utilisation=0.7")
+
+
+def test_an_amount_that_was_left_empty_is_not_looked_up() -> None:
+    with pytest.raises(InputError, match="expected an amount an hour"):
+        price_request("on-demand=")
+
+
 def test_interruptions_make_a_run_dearer() -> None:
     calm, stormy = rows_of(make_record(), "spot=2", "spot=2,interruptions_per_hour=3")
     assert calm.total.value is not None

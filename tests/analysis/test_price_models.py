@@ -15,6 +15,7 @@ from trueup.schema import (
     HourlyPrice,
     InputError,
     OnDemandTerms,
+    OwnedTerms,
     Price,
     PricingTerms,
     ReservedTerms,
@@ -45,6 +46,19 @@ def on_demand(amount: float = 21.5, minimum_s: float = 60.0) -> OnDemandTerms:
 def reserved(amount: float = 8.197, utilisation: float = 1.0, upfront: float = 0.0) -> ReservedTerms:
     return ReservedTerms(
         name="reserved-3y", currency="USD", price=hourly(amount), utilisation=utilisation, upfront=upfront
+    )
+
+
+def owned(capital: float, life_years: float, hours_per_year: float = 8760) -> OwnedTerms:
+    return OwnedTerms(
+        currency="USD",
+        capital=capital,
+        life_years=life_years,
+        hours_per_year=hours_per_year,
+        power_w=1000,
+        pue=1.2,
+        electricity_per_kwh=0.1,
+        source="a quote",
     )
 
 
@@ -158,6 +172,23 @@ def test_a_stale_price_says_so_wherever_it_is_used() -> None:
 def test_a_time_that_is_none_is_refused(wall_s: float) -> None:
     with pytest.raises(InputError, match="cannot be priced"):
         cost_of(on_demand(), wall_s)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        reserved(1e300, utilisation=1e-300),
+        on_demand(1e308, minimum_s=1e308),
+        CapacityBlockTerms(currency="USD", price=hourly(), block_hours=1e-320),
+        CapacityBlockTerms(currency="USD", price=hourly(), utilisation=1e-320),
+        owned(1e308, life_years=1e-300),
+        owned(1.0, life_years=1e-300, hours_per_year=1e-300),
+        SpotTerms(currency="USD", series=(SpotPoint(at=START, amount=1e308),), source="history"),
+    ],
+)
+def test_a_cost_beyond_a_number_is_refused(terms: PricingTerms) -> None:
+    with pytest.raises(InputError, match="more than a number can hold"):
+        cost_of(terms, 1e9)
 
 
 def test_a_start_without_a_zone_is_refused() -> None:

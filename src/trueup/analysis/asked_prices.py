@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from math import isfinite
 from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationError
@@ -87,8 +88,12 @@ def price_request(text: str) -> PriceRequest:
                 f"--price {text}: a machine of one's own is described in a file: owned=FILE.yaml"
             )
         return PriceRequest(text=text, name=name, value=value)
-    options = dict(_option(text, name, part) for part in rest)
-    if not value:
+    options: dict[str, float] = {}
+    for key, number in (_option(text, name, part) for part in rest):
+        if key in options:
+            raise InputError(f"--price {text}: {key} is given twice; which one counts is not known")
+        options[key] = number
+    if "=" not in head:
         return PriceRequest(text=text, name=name, options=options)
     found = _AMOUNT.fullmatch(value)
     amount = _number(found["amount"]) if found else None
@@ -157,7 +162,7 @@ def _option(text: str, name: str, part: str) -> tuple[str, float]:
     if key not in _OPTIONS[name]:
         raise InputError(f"--price {text}: {name} has no '{key}'; it has {', '.join(_OPTIONS[name])}")
     number = _number(value)
-    if number is None:
+    if number is None or not isfinite(number):
         raise InputError(f"--price {text}: {key} is a number, such as {key}=1, not '{value}'")
     return key, number
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import date, datetime
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from trueup.catalog import staleness
 from trueup.schema import (
@@ -60,19 +60,28 @@ def cost_of(
         raise InputError(f"a run of {wall_s} s cannot be priced: its time is finite and not below zero")
     if started is not None and started.tzinfo is None:
         raise InputError(f"when the run started ({started}) needs a time zone to be placed in a price series")
-    if isinstance(model, OnDemandTerms):
-        cost = _on_demand(model, wall_s)
-    elif isinstance(model, ReservedTerms):
-        cost = _reserved(model, wall_s)
-    elif isinstance(model, CapacityBlockTerms):
-        cost = _capacity_block(model, wall_s)
-    elif isinstance(model, SpotTerms):
-        cost = _spot(spot_cost(model, wall_s, started), wall_s)
-    else:
-        cost = _owned(model, wall_s)
+    try:
+        cost = _under(model, wall_s, started)
+    except (ArithmeticError, ValidationError):  # the terms were valid: only a result can be beyond a number
+        raise InputError(
+            f"what {wall_s:g} s cost under {model.name} is more than a number can hold: one of its terms is "
+            "far too large or too small"
+        ) from None
     on = on or (started.date() if started is not None else None)
     old = staleness(model if isinstance(model, SpotTerms | OwnedTerms) else model.price, on) if on else None
     return cost.model_copy(update={"notes": (*cost.notes, old)}) if old else cost
+
+
+def _under(model: PricingTerms, wall_s: float, started: datetime | None) -> CostUnderModel:
+    if isinstance(model, OnDemandTerms):
+        return _on_demand(model, wall_s)
+    if isinstance(model, ReservedTerms):
+        return _reserved(model, wall_s)
+    if isinstance(model, CapacityBlockTerms):
+        return _capacity_block(model, wall_s)
+    if isinstance(model, SpotTerms):
+        return _spot(spot_cost(model, wall_s, started), wall_s)
+    return _owned(model, wall_s)
 
 
 def one_currency(costs: Iterable[CostUnderModel | PricingTerms]) -> str:
