@@ -41,7 +41,8 @@ class FakeEngine:
     context: int = 512
     held: bool = False
     broken: Exception | None = None  # what every step raises
-    fails: str | None = None  # what every step says of its requests
+    fails: str | None = None  # what every step that raises says of its requests
+    spoilt: str | None = None  # what every step that goes well says of them
     requests: list[Request] = field(default_factory=list)
     waiting: list[_Running] = field(default_factory=list)
     running: list[_Running] = field(default_factory=list)
@@ -73,7 +74,8 @@ class FakeEngine:
             return []
         if self.broken is not None:
             raise self.broken
-        self._stats = replace(self._stats, steps=self._stats.steps + 1)
+        failed = self._stats.failed_steps + (self.fails is not None)
+        self._stats = replace(self._stats, steps=self._stats.steps + 1, failed_steps=failed)
         while self.waiting and len(self.running) < self.rows:
             self.running.append(self.waiting.pop(0))
         outputs = [self._next(one) for one in self.running]
@@ -83,8 +85,8 @@ class FakeEngine:
 
     def _next(self, one: _Running) -> Output:
         request, prompt = one.request, len(one.request.prompt)
-        if self.fails is not None:
-            return Output(request.id, (), "error", prompt, 0, self.fails)
+        if reason := self.fails or self.spoilt:
+            return Output(request.id, (), "error", prompt, 0, reason)
         token = one.answer[one.given]
         one.given += 1
         finish: FinishReason | None = "length" if one.given == request.sampling.max_tokens else None

@@ -16,7 +16,7 @@ from trueup.serve.finishes import LATELY, LONGEST_WAIT_S, Finishes
 from trueup.serve.observer import Finished
 from trueup.serve.refusals import BusyError, DrainingError, NotReadyError, ServiceError
 from trueup.serve.request import RefusedError, Sampling
-from trueup.serve.service import Answer, Ask, Service
+from trueup.serve.service import TROUBLE_S, Answer, Ask, Service
 
 Test = Callable[[Service, FakeEngine], Coroutine[Any, Any, None]]
 
@@ -175,6 +175,31 @@ def test_a_failed_step_ends_its_requests_and_no_others() -> None:
         assert service.state == "ready"
 
     with_service(test)
+
+
+def test_a_request_that_gets_no_token_is_no_trouble_of_the_service() -> None:
+    async def test(service: Service, engine: FakeEngine) -> None:
+        engine.spoilt = "its logits are not finite"
+        with pytest.raises(ServiceError, match="not finite"):
+            await text_of((await service.submit([ask()]))[0])
+        assert service.trouble is None
+
+    with_service(test)
+
+
+def test_trouble_that_no_step_follows_is_over_after_a_while() -> None:
+    now = 0.0
+
+    async def test(service: Service, engine: FakeEngine) -> None:
+        nonlocal now
+        engine.fails = "out of memory"
+        with pytest.raises(ServiceError, match="out of memory"):
+            await text_of((await service.submit([ask()]))[0])
+        assert service.trouble == "out of memory"
+        now = TROUBLE_S
+        assert service.trouble is None
+
+    with_service(test, clock=lambda: now)
 
 
 def test_an_engine_that_cannot_be_opened_says_why() -> None:

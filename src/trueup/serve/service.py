@@ -26,6 +26,7 @@ from .observer import Finished, Observer, Quiet
 from .refusals import BusyError, DrainingError, NotReadyError, ServiceError
 from .request import Output, Request, Sampling
 
+TROUBLE_S = 60.0  # that a step which raised is told of, where none follows
 State = Literal["loading", "ready", "draining", "failed", "closed"]
 
 
@@ -110,7 +111,6 @@ class Service:
         self.clock = clock
         self.state: State = "loading"
         self.reason: str | None = None  # of the state failed
-        self.trouble: str | None = None  # of the last step, where it failed and none has gone well since
         self.stats: EngineStats | None = None  # as of the last turn of the engine's thread
         self._open_engine = open_engine
         self._observer = observer if observer is not None else Quiet()
@@ -119,6 +119,7 @@ class Service:
         self._open: dict[str, Answer] = {}
         self._live: dict[str, _Live] = {}
         self._finishes = Finishes()
+        self._trouble: tuple[str, float] | None = None  # why the last step raised, and when
         self._changed = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -164,6 +165,12 @@ class Service:
                 "try again later",
                 self._finishes.retry_after_s(len(self._open) + more - self.room),
             )
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the last step raised. Not for ever: whoever is sent no requests for it shows no good step."""
+        found = self._trouble
+        return found[0] if found is not None and self.clock() - found[1] < TROUBLE_S else None
 
     @property
     def under_way(self) -> int:
@@ -234,14 +241,26 @@ class Service:
             self.stats = engine.stats()
             self._tell(self._turn, "ready")
             while self._take_in(engine):
-                given = [one for output in engine.step() for one in self._given(engine, output)]
-                self.stats = engine.stats()
+                outputs = engine.step()
+                given = [one for output in outputs for one in self._given(engine, output)]
+                self._look_at(engine.stats(), outputs)
                 if given:
                     self._tell(self._deliver, given)
         except BaseException as error:  # whatever it is, nobody may be left waiting
             self._fail(error)
             if not isinstance(error, Exception):
                 raise
+
+    def _look_at(self, stats: EngineStats, outputs: Sequence[Output]) -> None:
+        """After a step. Of one that raised everybody in it has the reason; one request without a token, as
+        where its logits are not finite, is no trouble of the service's."""
+        before, self.stats = self.stats or EngineStats(), stats
+        if stats.failed_steps > before.failed_steps:
+            reasons = [output.reason for output in outputs if output.finish == "error"]
+            if reasons:  # else it is done again, smaller
+                self._trouble = reasons[0] or "a step failed", self.clock()
+        elif stats.steps > before.steps:
+            self._trouble = None
 
     def _take_in(self, engine: EngineLike) -> bool:
         """All that was asked since; waits where there is nothing to do. False: this is the end."""
@@ -281,9 +300,8 @@ class Service:
         if output.finish in ("error", "cancelled"):
             del self._live[output.request_id]
             self._finished(live, "error")
-            self.trouble = output.reason or output.finish
-            return [(live.answer, ServiceError(f"the engine gave up: {self.trouble}"))]
-        self.trouble = None
+            reason = output.reason or output.finish
+            return [(live.answer, ServiceError(f"the engine gave up: {reason}"))]
         before = live.text.count
         piece = live.text.feed(output.tokens, output.finish, output.cached_tokens)
         self._clocked(live, piece.count - before)
