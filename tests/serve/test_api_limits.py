@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+from collections.abc import AsyncGenerator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from api_server import MODEL, Running, serving
 from fake_engine import FakeEngine, without_end
 
 from trueup.schema import InputError
+from trueup.serve.app import Flow
+from trueup.serve.idempotency import Head
 from trueup.serve.limits import ApiKeys, ApiLimits, read_keys
 
 PLAIN: dict[str, Any] = {"model": MODEL, "prompt": "hi"}
@@ -59,7 +63,7 @@ def test_a_wrong_key_is_the_openai_packages_authentication_error() -> None:
 
 def test_a_key_file_has_one_key_a_line(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("# ours\n\n  one  \ntwo\n")
-    keys = read_keys(tmp_path / "keys")
+    keys = ApiKeys(read_keys(tmp_path / "keys"))
     assert keys.owner_of("Bearer one")
     assert keys.owner_of("Bearer two")
     assert keys.owner_of("Bearer # ours") is None
@@ -158,6 +162,23 @@ def test_more_answers_than_there_is_room_for_are_refused_with_a_time_to_come_bac
 
 
 # --- clients that leave -------------------------------------------------------------------------------------
+
+
+def test_a_client_that_leaves_before_the_head_is_sent_ends_its_answers() -> None:
+    ended: list[str] = []
+
+    async def chunks() -> AsyncGenerator[bytes]:
+        yield b"never begun"
+
+    async def gone() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def stuck(message: MutableMapping[str, Any]) -> None:
+        await asyncio.Event().wait()
+
+    flow = Flow(Head(200, ()), chunks(), lambda: ended.append("ended"))
+    asyncio.run(flow({}, gone, stuck))
+    assert ended == ["ended"]
 
 
 def test_a_client_that_leaves_its_stream_frees_its_blocks() -> None:

@@ -249,7 +249,7 @@ def _document(asked: Asked, planned: Planned) -> dict[str, Any]:
 def _keys(path: Path | None) -> ApiKeys:
     from trueup.serve.limits import ApiKeys, read_keys
 
-    return ApiKeys([]) if path is None else read_keys(path)
+    return ApiKeys([] if path is None else read_keys(path))
 
 
 def _device(asked: str) -> Any:

@@ -108,7 +108,7 @@ async def _answered(api: Api, request: Request, make: Make, recording: set[async
     body = await _body(request, api.limits)
     if key is None:
         made = await _while_wanted(request, make(body, arrived))
-        return _counted(api, Flow(made.head, made.chunks))
+        return _counted(api, Flow(made.head, made.chunks, made.end))
     kept, new = api.memory.begin(owner, key, fingerprint_of(request.method, request.url.path, body))
     if new:
         task = asyncio.create_task(_record(api.memory, owner, key, kept, make(body, arrived)))
@@ -164,13 +164,16 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class Flow(Response):
-    """Sends chunks as they come, and closes their source where the client leaves."""
+    """Sends chunks as they come, and closes their source where the client leaves. `end` is called at last."""
 
-    def __init__(self, head: Head, chunks: AsyncIterator[bytes]) -> None:
+    def __init__(
+        self, head: Head, chunks: AsyncIterator[bytes], end: Callable[[], None] = lambda: None
+    ) -> None:
         self.status_code = head.status
         self.background = None
         self.raw_headers = [(name.encode(), value.encode()) for name, value in head.headers]
         self._chunks = chunks
+        self._end = end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.create_task(self._send(send))
@@ -185,6 +188,7 @@ class Flow(Response):
             await asyncio.gather(sending, gone, return_exceptions=True)
             if isinstance(self._chunks, AsyncGenerator):
                 await self._chunks.aclose()
+            self._end()
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

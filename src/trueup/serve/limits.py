@@ -46,8 +46,8 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
-def read_keys(path: Path) -> ApiKeys:
-    """One key a line; empty lines and those that begin with # are none. Raises InputError."""
+def read_keys(path: Path) -> list[str]:
+    """At least one. One key a line; empty lines and those that begin with # are none. Raises InputError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -58,4 +58,4 @@ def read_keys(path: Path) -> ApiKeys:
         raise InputError(f"{path}: holds no API key; write one a line, or leave --api-key-file out")
     if any(not key.isprintable() or " " in key or not key.isascii() for key in keys):
         raise InputError(f"{path}: a key has a space or a character that no HTTP header carries")
-    return ApiKeys(keys)
+    return keys

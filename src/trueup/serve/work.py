@@ -44,11 +44,13 @@ class Served:
 
 @dataclass
 class Made:
-    """An answer on its way. `broken` is set where a stream ended in an error."""
+    """An answer on its way. `broken` is set where a stream ended in an error. `end`: so that nothing of it
+    runs on, whether or not its chunks were begun, since closing a generator before that runs none of it."""
 
     head: Head
     chunks: AsyncGenerator[bytes]
     broken: ApiError | None = None
+    end: Callable[[], None] = lambda: None
 
 
 class Work:
@@ -122,7 +124,7 @@ class Work:
         if not asked.stream:
             whole = await job.whole()
             return Made(Head(200, (*JSON, *told)), _once(whole))
-        made = Made(Head(200, (*STREAM, *told)), _nothing())
+        made = Made(Head(200, (*STREAM, *told)), _nothing(), end=job.end)
         made.chunks = job.stream(made, with_usage=asked.with_usage)
         return made
 
@@ -193,7 +195,7 @@ class _Job:
         except TrueupError as error:
             raise api_error(error) from error
         finally:
-            self._end()
+            self.end()
         return self._writer.whole(choices, self._usage())
 
     async def _collected(self, index: int) -> Choice:
@@ -225,7 +227,7 @@ class _Job:
             yield event(made.broken.document)
             yield DONE
         finally:
-            self._end()
+            self.end()
 
     async def _merged(self) -> AsyncIterator[tuple[int, Piece]]:
         """Pieces of all choices as they come."""
@@ -262,7 +264,7 @@ class _Job:
             sum(min(cached[at : at + choices]) for at in range(0, len(cached), choices)),
         )
 
-    def _end(self) -> None:
+    def end(self) -> None:
         for answer in self._answers:
             answer.cancel()
 
