@@ -126,7 +126,7 @@ def test_a_wrong_row_is_told_with_its_line(old: str, new: str, words: str) -> No
         ("currency", "money", "has no column 'currency'"),
         ("source\n", "sources\n", "unknown column 'sources'; did you mean 'source'"),
         (",EUR,2026", ",euro,2026", r"own\.csv:2: currency"),
-        (",EUR,2026", ",,2026", r"own\.csv:2: currency: Field required"),
+        (",EUR,2026", ",,2026", r"own\.csv:2: currency is empty; a price row says it"),
         ("reserved-1y", "savings", r"own\.csv:2: no price model 'savings'"),
         ("2026-03-01", "March", r"own\.csv:2: as_of: 'March' is no date"),
         ("region,", "region,instance,", "two columns are named 'instance'"),
@@ -164,3 +164,17 @@ def test_real_rows_by_zone() -> None:
         ("trn2.3xlarge", "ap-southeast-4"),
         ("trn2.48xlarge", "us-east-2"),
     }
+
+
+@pytest.mark.parametrize(
+    ("currency", "said"),
+    [
+        ("", "own.csv:2: currency is empty; a price row says it"),
+        ("usd", "own.csv:2: currency 'usd' is none; write its three capital letters, such as USD"),
+    ],
+)
+def test_a_currency_that_is_missing_or_no_code_is_told_in_words(currency: str, said: str) -> None:
+    text = OWN.splitlines()[0] + f"\np5.48xlarge,eu-central-1,on-demand,40.5,{currency},2026-03-01,x\n"
+    with pytest.raises(InputError) as refused:
+        read_price_csv(text, name="own.csv")
+    assert str(refused.value) == said

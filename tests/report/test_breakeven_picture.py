@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from trueup.analysis.breakeven import BreakEven, SideCost, break_even
-from trueup.report.breakeven import breakeven_text, page, picture
+from trueup.report.breakeven import breakeven_text, page, picture, verdict_text
 
 HOSTILE = "[red]x[/red]\x1b[31m</title><script>alert(1)</script>"
 Point = tuple[float, float]
@@ -119,3 +119,8 @@ def test_the_page_needs_nothing_else() -> None:
     assert html.count("<svg") == 1
     assert "default-src 'none'" in html
     assert not re.search(r'(?:src|href)="(?!data:|#)', html)
+
+
+def test_a_move_that_costs_nothing_pays_from_the_first_run_on() -> None:
+    assert "pays from the first run on" in verdict_text(moved([5.0], [4.0], one_off=0.0))
+    assert "pays from run 1 on" in verdict_text(moved([5.0], [4.0], one_off=1.0))

@@ -230,5 +230,9 @@ def told(error: Exception) -> str:
         return str(error)
     problem = error.errors()[0]
     where = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "missing":
+        return f"{where} is empty; a price row says it"
+    if where == "currency":
+        return f"currency {problem['input']!r} is none; write its three capital letters, such as USD"
     given = f" (got {problem['input']!r})" if where else ""
     return f"{where + ': ' if where else ''}{problem['msg'].removeprefix('Value error, ')}{given}"

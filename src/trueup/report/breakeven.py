@@ -43,9 +43,8 @@ def verdict_text(found: BreakEven) -> str:
             return f"{move} does not pay: {why}; {by_means}"
         best = number(found.at_least.value)
         return f"{move} does not pay by the means: {why}; not sure: it might after {best} runs at the best"
-    text = (
-        f"{move} pays from run {found.whole_runs:,} on: the costs are equal after {number(found.runs.value)}"
-    )
+    first = f"run {found.whole_runs:,}" if found.whole_runs else "the first run"
+    text = f"{move} pays from {first} on: the costs are equal after {number(found.runs.value)}"
     if found.runs.ci is not None:
         low, high = (number(end) for end in found.runs.ci)
         return f"{text} (95% interval {low} to {high})"
