@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from in_process import Done, Main, refused
+from trueup.cli.memory_place import QUANTISED_FACTS
 from trueup.model.tiny import SIZES, write_tiny
+from trueup.schema.quantization import QuantizationFacts
 
 LLAMA = ("memory", "plan", "llama-3.1-8b")
 
@@ -28,6 +30,26 @@ def folder(tmp_path: Path) -> Path:
     made.mkdir()
     (made / "config.json").write_text(json.dumps(SIZES))
     return made
+
+
+@pytest.fixture
+def quantised(folder: Path) -> Path:
+    """As `trueup quantize --scheme int4 --head keep` stores it, without its weights."""
+    facts = QuantizationFacts(
+        format=1,
+        trueup_version="0",
+        original="bare",
+        original_digest="",
+        scheme="int4",
+        method="rtn",
+        group=32,
+        tied_head=False,
+        weights={},
+        kept=(),
+        owners=(),
+    )
+    (folder / QUANTISED_FACTS).write_text(facts.model_dump_json())
+    return folder
 
 
 def test_a_model_that_fits_says_so_with_every_line(main: Main) -> None:
@@ -124,6 +146,21 @@ def test_what_nothing_is_known_of_or_makes_no_sense_is_refused(
 def test_a_config_without_dimensions_is_refused(main: Main, folder: Path) -> None:
     (folder / "config.json").write_text('{"hidden_size": 64}')
     refused(main("memory", "plan", folder, "--platform", "h100"), 2, "num_attention_heads")
+
+
+def test_other_weights_than_a_folders_own_have_no_group_of_it(main: Main, quantised: Path) -> None:
+    own = document(main("memory", "plan", quantised, "--platform", "cpu", "--json"))
+    assert (own["ask"]["quant"], own["ask"]["group"]) == ("int4", 32)
+    other = document(main("memory", "plan", quantised, "--platform", "cpu", "--quant", "int8", "--json"))
+    assert other["ask"]["group"] is None
+
+
+def test_a_head_that_is_kept_is_planned_in_the_type_that_computes(main: Main, quantised: Path) -> None:
+    host, chip = (
+        document(main("memory", "plan", quantised, "--platform", place, "--json"))["lines"]
+        for place in ("cpu", "h100")
+    )
+    assert host["head_bytes"]["value"] == 2 * chip["head_bytes"]["value"]
 
 
 def test_a_damaged_quantisation_record_is_refused(main: Main, folder: Path) -> None:

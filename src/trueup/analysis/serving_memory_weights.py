@@ -89,7 +89,8 @@ class Stored:
 
     @property
     def head_scheme(self) -> WeightScheme:
-        return self.head or SCHEMES[self.scheme].head
+        head = self.head or SCHEMES[self.scheme].head
+        return self.kept if head in NUMBER_BYTES else head
 
     @property
     def matrices(self) -> list[Matrix]:
@@ -129,23 +130,22 @@ class Stored:
 
     def packing(self) -> Measurement:
         """What oneDNN's layout takes beyond the values at the most. The embedding is not in it, nor what is
-        widened call by call."""
-        dims, scheme = self.dims, self.scheme
+        widened call by call. A head of int8 that is the embedding too has a second copy in that layout."""
+        dims = self.dims
         queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
         of_layer = [
             *((queries + 2 * keys, dims.hidden), (dims.hidden, queries), (dims.hidden, dims.intermediate)),
-            *(
-                [(2 * dims.intermediate, dims.hidden)]
-                if self.rounded
-                else 2 * [(dims.intermediate, dims.hidden)]
-            ),
+            *(2 * [(dims.intermediate, dims.hidden)]),
         ]
-        more = dims.layers * sum(_packed(scheme, self.group, *one) for one in of_layer)
-        if not dims.tied_head:
-            more += _packed(self.head_scheme, self.group, dims.vocab, dims.hidden)
-        return _line(
-            more, "bf16 and int8 in whole blocks of 64 outputs by 64 inputs, and 4 B an output of int8"
-        )
+        more = 0
+        if self.scheme == "bf16":
+            more += dims.layers * sum(_packed("bf16", *one) for one in of_layer)
+        head = self.matrices[-1]  # or the embedding that is it
+        if head.group is None and (not dims.tied_head or head.scheme == "int8"):
+            more += _packed(head.scheme, dims.vocab, dims.hidden)
+            more += head.value_bytes if dims.tied_head else 0
+        how = "bf16, and an int8 head, in whole blocks of 64 outputs by 64 inputs, and 4 B an output of int8"
+        return _line(more, how + ("; a head that is the embedding too as a copy" if dims.tied_head else ""))
 
     def _owner(self, owner: str) -> Measurement:
         mine = [one for one in self.matrices if one.owner == owner]
@@ -163,9 +163,9 @@ class Stored:
         return _line(sum(one.count * one.value_bytes for one in mine) + scales, how)
 
 
-def _packed(scheme: WeightScheme, group: int | None, outputs: int, inputs: int) -> int:
+def _packed(scheme: WeightScheme, outputs: int, inputs: int) -> int:
     """Bytes of one matrix in oneDNN's layout beyond those of its values, on processors with AVX-512."""
-    if scheme not in ("bf16", "int8") or group is not None:  # as they are, or widened call by call
+    if scheme not in ("bf16", "int8"):  # as they are, or widened call by call
         return 0
     wide, deep = (-(-size // PACKED_BLOCK) * PACKED_BLOCK for size in (outputs, inputs))
     more = (wide * deep - outputs * inputs) * SCHEMES[scheme].bits // 8

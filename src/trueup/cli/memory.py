@@ -67,16 +67,18 @@ def plan(
     known = find_model(model)
     place = with_memory(find_place(platform), memory)
     host = place.kind == "cpu"
+    scheme = _one_of("--quant", quant or known.quant or ("fp32" if host else "bf16"), _schemes())
+    as_stored = scheme == known.quant
     ask = ServingAsk(
         dims=known.dims,
         context=_context(context, known),
         concurrency=_positive("--concurrency", concurrency),
-        quant=_one_of("--quant", quant or known.quant or ("fp32" if host else "bf16"), _schemes()),
+        quant=scheme,
         kv=_one_of("--kv-dtype", kv or ("fp32" if host else "bf16"), _kv_types()),
         device=place.kind,
         chip=place.chip,
-        head=known.head if quant in (None, known.quant) else None,
-        group=known.group if group is None else _positive("--group", group),
+        head=known.head if as_stored else None,
+        group=_positive("--group", group) if group is not None else known.group if as_stored else None,
         block_size=_positive("--block-size", BLOCK_SIZE if block_size is None else block_size),
         prefill_chunk=_positive("--prefill-chunk", PREFILL_CHUNK if prefill_chunk is None else prefill_chunk),
         process=process_of(place),
