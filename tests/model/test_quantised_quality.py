@@ -8,6 +8,7 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -251,6 +252,17 @@ def test_an_answer_is_the_likeliest_choice_by_its_length(original: Any, learnt: 
     best = max(range(4), key=scores.__getitem__)
     items = tuple(Item("What?", choices, right) for right in range(4))
     assert right_answers(original, tokenizer, Task("t", items)) == tuple(n == best for n in range(4))
+
+
+def test_a_length_is_in_characters_not_bytes(learnt: ResolvedModel) -> None:
+    """To a model that finds all tokens alike, of two choices of as many tokens."""
+
+    def even(input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+        return SimpleNamespace(logits=torch.zeros(*input_ids.shape, 300))
+
+    even.config = SimpleNamespace()  # type: ignore[attr-defined]
+    task = Task("t", (Item("?", ("\u00e9", "ab"), 1),))
+    assert right_answers(even, load_tokenizer(learnt), task) == (True,)
 
 
 def test_a_model_that_lost_a_task_is_refused(original: Any, learnt: ResolvedModel, int8: Path) -> None:

@@ -1,5 +1,5 @@
 """Questions with choices, scored by likelihood: a model's answer is the choice whose text it finds likeliest
-after the question, by its logarithm over the text's length in bytes (what lm-eval calls acc_norm).
+after the question, by its logarithm over the text's length in characters (what lm-eval calls acc_norm).
 
 A file has a JSON object a line: `question` or `query`, `choices`, and `answer` or `label`, the number of the
 right one from 0.
@@ -82,7 +82,7 @@ def _answer(base: Any, tokenizer: Any, item: Item) -> int:
     for row, (ids, choice) in enumerate(zip(rows, item.choices, strict=True)):
         places = torch.arange(len(before) - 1, len(ids) - 1)
         likelihood = float(logs_BTV[row, places, torch.tensor(ids[len(before) :])].sum())
-        scores.append(likelihood / len(choice.encode()))
+        scores.append(likelihood / len(choice))
     best = [score if score == score else float("-inf") for score in scores]
     return max(range(len(best)), key=best.__getitem__)
 
