@@ -19,6 +19,7 @@ import pytest
 
 from in_process import Done, call, refused
 from trueup.cli.memory_place import QUANTISED_FACTS
+from trueup.cli.serve_plan import _way
 from trueup.serve.server import listen
 
 SMALL = ("--context", "64", "--concurrency", "2", "--prefill-chunk", "32", "--device", "cpu")
@@ -55,6 +56,13 @@ def test_what_cannot_fit_is_refused_with_what_would(main: Main) -> None:
     refused(done, 2, "does not fit", "needs", "has", "--context")
 
 
+@pytest.mark.parametrize(
+    ("scheme", "folder"), [("int8", False), ("bf16", False), ("int4", True), ("fp8", True)]
+)
+def test_what_only_a_quantised_folder_can_have_is_suggested_as_one(scheme: str, folder: bool) -> None:
+    assert ("trueup quantize" in _way(f"{scheme} weights and bf16 keys and values")) == folder
+
+
 def test_less_memory_than_all_could_use_is_served_and_said(main: Main) -> None:
     done = main("serve", "tiny", "--memory", "0.02", "--device", "cpu", "--concurrency", "4", "--check")
     assert done.code == 0, done.err
@@ -66,6 +74,8 @@ def test_less_memory_than_all_could_use_is_served_and_said(main: Main) -> None:
     [
         (("--context", "5000"), ("--context", "4,096 positions")),
         (("--quant", "int3"), ("--quant int3", "int8")),
+        (("--kv-dtype", "fp8"), ("--kv-dtype fp8", "bf16")),
+        (("--request", "0"), ("--request 0",)),
         (("--concurrency", "0"), ("--concurrency 0",)),
         (("--port", "99999"), ("--port 99999",)),
         (("--device", "tpu"), ("--device tpu", "cpu")),
@@ -166,7 +176,7 @@ def test_a_served_model_answers_the_openai_package(served: Served) -> None:
 def test_a_chat_with_a_server_shows_its_answer_and_how_fast_it_was(
     main: Main, served: Served, tmp_path: Path
 ) -> None:
-    (tmp_path / "key").write_text("secret\n")
+    (tmp_path / "key").write_text("# the server's\nsecret\n")
     done = main("chat", served.url, "-p", "hi", "--max-tokens", "4", "--api-key-file", tmp_path / "key")
     assert done.code == 0, done.err
     assert done.out

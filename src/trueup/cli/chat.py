@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,9 +56,9 @@ def chat(
 ) -> None:
     """Talk with a model in the terminal, and see how fast it answers. An empty line or Ctrl-D ends it."""
     messages: Messages = [] if system is None else [{"role": "system", "content": system}]
-    with stdout_reserved():
-        talk = _talk(model, name, api_key_file, quant, context)
-    try:
+    with ExitStack() as held:
+        with stdout_reserved():
+            talk = _talk(held, model, name, api_key_file, quant, context)
         for question in [prompt] if prompt is not None else _questions():
             messages.append({"role": "user", "content": question})
             answer, timing = _shown(
@@ -65,12 +66,15 @@ def chat(
             )
             say(str(timing))
             messages.append({"role": "assistant", "content": answer})
-    finally:
-        talk.close()
 
 
 def _talk(
-    model: str, name: str | None, api_key_file: Path | None, quant: str | None, context: int | None
+    held: ExitStack,
+    model: str,
+    name: str | None,
+    api_key_file: Path | None,
+    quant: str | None,
+    context: int | None,
 ) -> Talk:
     if model.startswith(("http://", "https://")):
         if quant is not None or context is not None:
@@ -80,11 +84,11 @@ def _talk(
         return Remote(model, name, _key(api_key_file))
     if name is not None or api_key_file is not None:
         raise InputError("--model and --api-key-file are for the address of a server")
-    return _local(model, quant, context)
+    return _local(held, model, quant, context)
 
 
-def _local(model: str, quant: str | None, context: int | None) -> Talk:
-    """The engine in this process, for one answer at a time."""
+def _local(held: ExitStack, model: str, quant: str | None, context: int | None) -> Talk:
+    """The engine in this process, for one answer at a time. Its device is `held`."""
     from trueup.data.template import ChatTemplate
     from trueup.device import open_device
     from trueup.model.load import load_tokenizer
@@ -102,20 +106,15 @@ def _local(model: str, quant: str | None, context: int | None) -> Talk:
     folder = asked.resolved.folder
     opening = Opening(folder, served_as(plan.ask), plan.ask.kv, plan.plan, codec.end_ids)
     say(f"{asked.resolved.name}: {plan.fit.why}")
-    opened = opening.open(open_device(plan.place.kind))
+    opened = opening.open(held.enter_context(closing(open_device(plan.place.kind))))
     return Local(opened.engine, codec, plan.plan.most_tokens)
 
 
 def _key(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        lines = path.read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: the API key cannot be read: {error}") from None
-    if not lines:
-        raise InputError(f"{path}: holds no API key")
-    return lines[0]
+    """The first of the file, which may be the server's own."""
+    from trueup.serve.limits import read_keys
+
+    return None if path is None else read_keys(path)[0]
 
 
 def _questions() -> Iterator[str]:

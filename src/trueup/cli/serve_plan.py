@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trueup.serve.plan import ServingPlan
 
 DEFAULT_CONTEXT = 4096
+OPTIONS = {"kv": "kv-dtype", "request_s": "request", "drain_s": "drain"}  # of keys called otherwise
 RECIPE_ENDINGS = (".yaml", ".yml")
 
 
@@ -72,7 +73,8 @@ def asked_for(
         )
     except ValidationError as error:
         first = error.errors()[0]
-        option = str(first["loc"][0]).replace("_", "-").removesuffix("-s")
+        key = str(first["loc"][0])
+        option = OPTIONS.get(key, key.replace("_", "-"))
         raise InputError(f"--{option} {first['input']}: {first['msg']}") from None
     return Asked(resolve_model(name, find_home().path, say=say), section, device, threads)
 
@@ -176,7 +178,13 @@ def _refusal(name: str, ask: ServingAsk, pool: KvBlocks, place: Place, found: Se
         lines.append(f"  fits: --context {found.longest_context} with {ask.concurrency} at once")
     if found.most_concurrency:
         lines.append(f"  fits: --concurrency {found.most_concurrency} with {ask.context:,} tokens each")
-    lines += [f"  fits: {change.what}" for change in found.changes if change.fits][:3]
+    lines += [f"  fits: {_way(change.what)}" for change in found.changes if change.fits][:3]
     if len(lines) == 1:
         lines.append("  nothing smaller fits either: take a smaller model, or more memory")
     return "\n".join(lines)
+
+
+def _way(change: str) -> str:
+    """What `serve` itself does not round to, `trueup quantize` does."""
+    scheme = change.split()[0]
+    return f"{change}, of a folder by `trueup quantize`" if scheme in ("int4", "fp8") else change

@@ -28,8 +28,6 @@ class Talk(Protocol):
     ) -> Iterator[tuple[str, int]]:
         """Pieces of text, each with the number of tokens so far."""
 
-    def close(self) -> None: ...
-
 
 class Local:
     """`most_tokens`: of a conversation."""
@@ -60,9 +58,6 @@ class Local:
                 piece = text.feed(output.tokens, output.finish)
                 if output.tokens:
                     yield piece.text, piece.count
-
-    def close(self) -> None:
-        pass
 
 
 class Remote:
@@ -105,9 +100,6 @@ class Remote:
                     yield piece.encode("utf-8", "replace").decode(), tokens
         if not finished:
             raise TrueupError(f"{self._root}: the answer broke off after {tokens} tokens")
-
-    def close(self) -> None:
-        pass
 
     def _first_model(self) -> str:
         url = f"{self._root}/models"
