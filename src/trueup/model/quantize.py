@@ -42,7 +42,6 @@ class Wanted:
     group: int | None = None
     head: Scheme | None = None
     per_tensor: bool = False
-    damping: float = 0.01
 
 
 @dataclass

@@ -141,9 +141,7 @@ def _quantise(
     per_tensor = wanted.per_tensor and stored.scheme == "fp8"
     look_at_range(made, name, weight_OI, stored, per_tensor=per_tensor)
     nearest = round_to_nearest(weight_OI, stored.scheme, stored.group, per_tensor=per_tensor)
-    found = gptq(
-        *(weight_OI, hessian, stored.scheme, stored.group), damping=wanted.damping, per_tensor=per_tensor
-    )
+    found = gptq(weight_OI, hessian, stored.scheme, stored.group, per_tensor=per_tensor)
     before, after = hessian.output_error(weight_OI, nearest), hessian.output_error(weight_OI, found)
     made.errors.append(LayerError(name=name, error=after, rtn=before))
     made.take(name, module, found)

@@ -4,7 +4,7 @@ kinds, chat and completion."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -195,6 +195,3 @@ class CompletionWriter(_Documents):
         """The likeliest, and the token itself where it is none of them."""
         top: Json = {self._name(token): logprob for token, logprob in placed.token.top}
         return top if name in top else {**top, name: placed.token.logprob}
-
-
-MakeWriter = Callable[..., Writer]
