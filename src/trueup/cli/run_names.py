@@ -43,7 +43,10 @@ def new_name(asked: str | None, default: str) -> str:
         if not asked.strip():
             raise InputError("--name: the name is empty; leave --name out to take the recipe's")
         if asked in taken:
-            raise InputError(f"--name {asked}: run {taken[asked]} has this name; choose another")
+            raise InputError(
+                f"--name {asked}: run {taken[asked]} has this name; choose another. For a repetition, one such as "
+                f"{asked}-2: the pattern '{asked}*' means both"
+            )
         return asked
     name, number = default, 2
     while name in taken:
