@@ -53,18 +53,19 @@ class StepSizes:
             *(dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim),
         )
         grouped = dims.heads // dims.kv_heads
-        always = {
+        first = {
             "the step itself": (4 * N + 2 * B * W + 4 * B) * _INT64,
             "stream": N * h * _FP32,
             "mask": N * T * p * grouped,
             "turns": 2 * N * dims.head_dim * _FP32,
         }
+        always = {**first, "keys and values of the context": 2 * B * T * keys * p}  # of each layer in turn
         layer = {**always, "queries, keys and values": N * (queries + 2 * keys) * _wider(c)}
         joined = not self.host or self.stored.rounded
         anew = 0 if joined or c != _FP32 else N * h * _FP32  # such products add to the stream in a new tensor
         after = {**layer, "what was seen": N * queries * _FP32, "stream, added to": anew}
         return {
-            "mask": {**always, "what may be seen": N * T * (2 + p) + T * _INT64},
+            "mask": {**first, "what may be seen": N * T * (2 + p) + T * _INT64},
             "queries, keys and values": {
                 **always,
                 "normed": N * h * c,
@@ -73,7 +74,6 @@ class StepSizes:
             "turning": {**layer, "turned": N * (queries + keys) * _FP32},
             "attention": {
                 **layer,
-                "keys and values of the context": 2 * B * T * keys * p,
                 "queries in order": N * queries * p,
                 "what was seen": N * queries * (2 * p if p == _FP32 else 2 * p + _FP32),
                 "sums of weights": N * dims.heads * _FP32,

@@ -84,6 +84,7 @@ class StepPlaces:
     slots_N: torch.Tensor
     padding_N111: torch.Tensor  # of tokens that are nobody's
     blocks_M: torch.Tensor  # of all rows, one table after another
+    context_MC: torch.Tensor  # where each layer in turn lays what these blocks hold
     mask_B1RT: torch.Tensor  # R = Q * G: the query heads of one key head below each other; or R = Q
     merged: bool  # R = Q * G
 
@@ -108,6 +109,7 @@ class StepPlaces:
             slots_N=slots_N,
             padding_N111=(slots_N < pool.block_size)[:, None, None, None],
             blocks_M=tables_BW.flatten(),
+            context_MC=pool.layers[0].new_empty(tables_BW.numel(), pool.layers[0][: pool.block_size].numel()),
             mask_B1RT=mask_BQT.unsqueeze(1),
             merged=merged,
         )
@@ -135,7 +137,10 @@ def attend(
     new_N2KD.masked_fill_(places.padding_N111, 0)
     pool_S2KD.index_copy_(0, places.slots_N, new_N2KD.to(pool_S2KD.dtype))
     by_block = pool_S2KD.view(-1, block_size * 2 * keys * head_dim)
-    context_BT2KD = by_block.index_select(0, places.blocks_M).view(rows, -1, 2, keys, head_dim)
+    # Fresh memory for megabytes in every layer costs more than the copy; a compiler plans its own.
+    kept = None if torch.compiler.is_compiling() else places.context_MC
+    context_MC = torch.index_select(by_block, 0, places.blocks_M, out=kept)
+    context_BT2KD = context_MC.view(rows, -1, 2, keys, head_dim)
     k_BKTD, v_BKTD = (part.transpose(1, 2) for part in context_BT2KD.unbind(2))
     q_BQJD = qkv_NXD[:, :queries].view(rows, new, queries, head_dim).to(pool_S2KD.dtype)
     mask = places.mask_B1RT
