@@ -17,7 +17,14 @@ from transformers import AutoModelForCausalLM
 
 from trueup.model.builtin import ResolvedModel
 from trueup.model.inference import InferenceModel, ServedAs
-from trueup.model.inference_bytes import ByteLinear, multiplies_bytes, pack_bytes, two_bytes
+from trueup.model.inference_bytes import (
+    ByteLinear,
+    PackedByteLinear,
+    multiplies_bytes,
+    pack_bytes,
+    takes_bf16,
+    two_bytes,
+)
 from trueup.model.inference_linear import OneDnnLinear, SideBySide, linear_of
 from trueup.model.inference_stored import StoredMatrix, WidenedLinear
 from trueup.model.load import load_model
@@ -139,7 +146,12 @@ def test_a_model_in_memory_is_served_with_its_adapters(tiny: ResolvedModel, serv
 
 
 @needs_bytes
-@given(rows=st.integers(1, 5), inputs=st.integers(1, 90), outputs=st.integers(1, 40), seed=st.integers(0, 99))
+@given(
+    rows=st.integers(1, 5),
+    inputs=st.integers(2, 90) | st.sampled_from([64, 128, 576]),
+    outputs=st.integers(1, 40) | st.sampled_from([16, 48, 96]),
+    seed=st.integers(0, 99),
+)
 def test_a_product_of_bytes_is_that_of_the_stored_values(
     rows: int, inputs: int, outputs: int, seed: int
 ) -> None:
@@ -147,10 +159,14 @@ def test_a_product_of_bytes_is_that_of_the_stored_values(
     values_OI = torch.randint(-128, 128, (outputs, inputs), generator=draw, dtype=torch.int8)
     scales_O = torch.rand(outputs, generator=draw) + 0.1
     x_NI = torch.randn(rows, inputs, generator=draw) * 10
-    found = ByteLinear(pack_bytes(values_OI), scales_O, None)(x_NI)
     exact = x_NI.double() @ (values_OI.double() * scales_O.double()[:, None]).t()
     # each activation is within 1/32,000 of the row's largest, each value at most 128
     bound = x_NI.abs().amax(-1, keepdim=True) * scales_O * 128 * inputs / 32_000
+    found = PackedByteLinear(pack_bytes(values_OI), scales_O)(x_NI)
+    assert bool(((found - exact).abs() <= bound + 1e-4 * exact.abs()).all())
+    if takes_bf16(rows, values_OI):  # bf16 has 8 bits, for activations and for results
+        bound = (x_NI.abs() @ (values_OI.float().abs() * scales_O[:, None]).t() + exact.abs()) / 256
+    found = ByteLinear(values_OI, scales_O, None)(x_NI)
     assert bool(((found - exact).abs() <= bound + 1e-4 * exact.abs()).all())
 
 
@@ -166,12 +182,13 @@ def test_two_bytes_hold_an_activation_to_15_bits(numbers: list[float]) -> None:
 
 @needs_bytes
 def test_a_row_with_a_number_that_is_none_gives_numbers_that_are_none() -> None:
-    linear = ByteLinear(pack_bytes(torch.ones(4, 8, dtype=torch.int8)), torch.ones(4), None)
-    x_NI = torch.ones(3, 8)
+    linear = ByteLinear(torch.ones(16, 64, dtype=torch.int8), torch.ones(16), None)
+    x_NI = torch.ones(3, 64)
     x_NI[1, 2] = torch.nan
-    found = linear(x_NI)
-    assert torch.isnan(found[1]).all()
-    assert torch.isfinite(found[[0, 2]]).all()
+    for x in (x_NI, x_NI[:2]):
+        found = linear(x)
+        assert torch.isnan(found[1]).all()
+        assert torch.isfinite(found[::2]).all()
 
 
 @pytest.mark.parametrize(("scheme", "group"), [("int8", None), ("int8", 8), ("int4", 8), ("fp8", None)])

@@ -16,6 +16,7 @@ import torch
 from trueup.schema import InputError, ModelDims, TrueupError
 
 from .compile import TORCHS_LIMIT
+from .inference_bytes import PackedByteLinear
 from .inference_layer import (
     EMBEDDING,
     FINAL_NORM,
@@ -162,7 +163,8 @@ class InferenceModel:
             for owner, size in layer.bytes().items():
                 found[owner] += size
         shared = self.dims.tied_head
-        outer = {"embedding and head": self.embedding.bytes}
+        packed = bytes_of(self.head.packed) if isinstance(self.head, PackedByteLinear) else 0
+        outer = {"embedding and head": self.embedding.bytes + packed}
         if not shared:
             outer = {"embedding": self.embedding.bytes, "head": self.head.bytes}
         return {**outer, **found, "rotary": bytes_of(self.frame.turn_2PD)}

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from .inference_bytes import SharedByteHead, multiplies_bytes
+from .inference_bytes import PackedByteLinear, multiplies_bytes, pack_bytes
 from .inference_linear import Linear, Matrix, dense_linear, linear_of
 from .inference_stored import StoredMatrix, WidenedLinear, bytes_of
 from .inference_weights import Frame, Weights
@@ -125,17 +125,28 @@ def build_embedding(
     else:
         embedding = Embedding(matrix.to(device, dtype, copy=True))
     if not frame.dims.tied_head:
-        return embedding, linear_of((weights.matrix(HEAD),), (None,), dtype, device, fused=fused)
+        own = weights.matrix(HEAD)
+        packed = _packed_head(own, device, fused=fused)
+        return embedding, packed or linear_of((own,), (None,), dtype, device, fused=fused)
     return embedding, _shared_head(embedding, matrix, device, fused=fused)
+
+
+def _packed_head(matrix: Matrix, device: torch.device, *, fused: bool) -> Linear | None:
+    """Of int8 with a scale for each output, where bytes are multiplied; else None."""
+    if not isinstance(matrix, QuantizedWeight) or matrix.scheme != "int8" or matrix.scales_OG.shape[1] != 1:
+        return None
+    if not (fused and multiplies_bytes(device)):
+        return None
+    return PackedByteLinear(pack_bytes(matrix.values_OI), matrix.scales_OG.flatten().float())
 
 
 def _shared_head(embedding: Embedding, matrix: Matrix, device: torch.device, *, fused: bool) -> Linear:
     stored = embedding.weight
     if isinstance(stored, torch.Tensor):
         return dense_linear(stored, None, device, fused=fused, shared=True)
-    assert isinstance(matrix, QuantizedWeight)
-    if fused and matrix.scheme == "int8" and stored.scales_OG.shape[1] == 1 and multiplies_bytes(device):
-        return SharedByteHead(stored)
+    packed = _packed_head(matrix, device, fused=fused)
+    if packed is not None:
+        return packed
     return WidenedLinear(stored, None)
 
 
@@ -144,11 +155,11 @@ def build_layer(
 ) -> InferenceLayer:
     """The layer of transformers' name, "model.layers.0" say."""
 
-    def joined(*names: str) -> Linear:
+    def joined(*names: str, by_output: bool = False) -> Linear:
         full = [f"{name}.{part}" for part in names]
         matrices = tuple(weights.matrix(part) for part in full)
         biases = tuple(weights.vector(f"{part}.bias") for part in full)
-        return linear_of(matrices, biases, dtype, device, fused=fused)
+        return linear_of(matrices, biases, dtype, device, fused=fused, by_output=by_output)
 
     def norm(part: str) -> torch.Tensor:
         found = weights.vector(f"{name}.{part}.weight")
@@ -161,7 +172,7 @@ def build_layer(
         out=joined("self_attn.o_proj"),
         feed_norm_H=norm("post_attention_layernorm"),
         gate=_gate(weights, name, dtype, device, fused=fused),
-        down=joined("mlp.down_proj"),
+        down=joined("mlp.down_proj", by_output=True),
         heads=(frame.dims.heads, frame.dims.kv_heads),
         scaling=frame.scaling,
         eps=frame.eps,
@@ -175,6 +186,9 @@ def _gate(weights: Weights, name: str, dtype: torch.dtype, device: torch.device,
     biases = [weights.vector(f"{part}.bias") for part in names]
     pairs = list(zip(matrices, biases, strict=True))
     if fused and all(isinstance(matrix, torch.Tensor) for matrix in matrices):
-        gate, up = (linear_of((matrix,), (bias,), dtype, device, fused=fused) for matrix, bias in pairs)
+        gate, up = (
+            linear_of((matrix,), (bias,), dtype, device, fused=fused, by_output=True)
+            for matrix, bias in pairs
+        )
         return SplitGate(gate, up)
     return JoinedGate(linear_of(tuple(matrices), tuple(biases), dtype, device, fused=fused))

@@ -6,7 +6,7 @@ N rows of activations, I inputs, O outputs, G scales of an output.
 What is stored and what computes:
 - fp32 and bf16 weights compute as they are, in products of that precision, and lie as a CPU reads them best.
 - int8 weights with a scale for each output stay int8 in the product where the CPU multiplies bytes exactly;
-  activations are rounded to 15 bits there (`inference_bytes`).
+  activations are rounded to 15 bits there, or at one or two rows to bf16 (`inference_bytes`).
 - All other quantised weights (groups, int4 as two values to the byte, fp8, int8 elsewhere) are widened in
   each call, one matrix at a time, and the activations stay as they are.
 """
@@ -19,7 +19,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from .inference_bytes import ByteLinear, multiplies_bytes, pack_bytes
+from .inference_bytes import ByteLinear, multiplies_bytes
 from .inference_stored import StoredMatrix, WidenedLinear, bytes_of
 from .quantized import QuantizedWeight
 
@@ -65,7 +65,8 @@ class PlainLinear:
 class ColumnLinear:
     """In fp32 on a CPU: input by input, so that a product with few rows walks through the weight as it lies.
     On AMX cores one row was measured a sixth faster than row by row, 64 rows a fifth, 8 and 256 the same;
-    oneDNN's blocked layout is a tenth faster at 8 rows, and a third slower at one."""
+    oneDNN's blocked layout is a tenth faster at 8 rows, and a third slower at one. The feed-forward part's
+    larger matrices are as fast row by row at one row, and a third faster at 8 (`by_output`)."""
 
     weight_IO: torch.Tensor
     bias_O: torch.Tensor | None
@@ -136,12 +137,15 @@ def linear_of(
     device: torch.device,
     *,
     fused: bool = True,
+    by_output: bool = False,
 ) -> Linear:
     """One linear layer of several whose input is the same. `fused`: let a CPU take oneDNN's products, which a
-    compiler would not see through."""
+    compiler would not see through. `by_output`: leave fp32 weights output by output, row by row."""
     if all(isinstance(matrix, torch.Tensor) for matrix in matrices):
         weight_OI = _joined([matrix.to(dtype) for matrix in matrices if isinstance(matrix, torch.Tensor)])
         bias_O = _joined_biases(matrices, biases, dtype, device)
+        if by_output and weight_OI.dtype == torch.float32:
+            return PlainLinear(weight_OI.to(device, copy=True), bias_O)
         return dense_linear(weight_OI, bias_O, device, fused=fused)
     stored = [matrix for matrix in matrices if isinstance(matrix, QuantizedWeight)]
     alike = len({(weight.scheme, weight.group) for weight in stored}) == 1
@@ -156,10 +160,12 @@ def linear_of(
         _joined([weight.scales_OG for weight in stored]),
         stored[0].group,
     )
-    bytewise = fused and whole.scheme == "int8" and whole.scales_OG.shape[1] == 1 and multiplies_bytes(device)
-    if bytewise:
+    bytewise = fused and whole.scheme == "int8" and whole.scales_OG.shape[1] == 1
+    if (
+        bytewise and whole.values_OI.shape[1] > 1 and multiplies_bytes(device)
+    ):  # of one input torch's is wrong
         bias_O = _joined_biases(matrices, biases, torch.float32, device)
-        return ByteLinear(pack_bytes(whole.values_OI), whole.scales_OG.flatten().float(), bias_O)
+        return ByteLinear(whole.values_OI.contiguous(), whole.scales_OG.flatten().float(), bias_O)
     return WidenedLinear(StoredMatrix.of(whole, device), _joined_biases(matrices, biases, dtype, device))
 
 

@@ -74,5 +74,11 @@ class WidenedLinear:
 
 
 def bytes_of(*tensors: torch.Tensor | None) -> int:
-    """As they lie in memory."""
-    return sum(tensor.untyped_storage().nbytes() for tensor in tensors if tensor is not None)
+    """As they lie in memory, in oneDNN's layout too."""
+    return sum(_bytes_of(tensor) for tensor in tensors if tensor is not None)
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
+    if tensor.layout == torch.strided:
+        return tensor.untyped_storage().nbytes()
+    return int(torch.ops.mkldnn._nbytes(tensor))
