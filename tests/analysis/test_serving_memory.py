@@ -18,7 +18,7 @@ from trueup.analysis.serving_memory import (
     value_of,
 )
 from trueup.analysis.serving_memory_device import MICRO_CODE_BYTES
-from trueup.analysis.serving_memory_fit import blocks_of_request, fit, kv_blocks
+from trueup.analysis.serving_memory_fit import fit, kv_blocks
 from trueup.analysis.serving_memory_weights import WEIGHT_SCHEMES
 from trueup.catalog import accelerators
 from trueup.catalog.models import published_models
@@ -262,9 +262,8 @@ def test_the_pool_takes_what_is_left_and_no_block_more(ask: ServingAsk, has: flo
         assert needs_bytes(replace(ask, blocks=found.blocks + 1)) > has
 
 
-def test_a_prompt_of_1002_tokens_can_never_be_served_by_49_blocks() -> None:
-    """The arithmetic that a scheduler must do before it waits: 63 blocks of 16 are needed."""
-    assert blocks_of_request(1002, 0, 16) == 63
+def test_a_prompt_of_1002_tokens_can_never_be_served_by_50_blocks() -> None:
+    """63 of 16 tokens are needed."""
     ask = replace(SMALL, context=1002, concurrency=5)
     rest = needs_bytes(replace(ask, blocks=0))
     one_block = needs_bytes(replace(ask, blocks=51)) - needs_bytes(replace(ask, blocks=50))

@@ -10,7 +10,6 @@ from .flops import kv_bytes_per_token
 from .serving_memory import (
     ServingAsk,
     all_blocks,
-    blocks_for,
     needs_bytes,
     serving_lines,
     value_of,
@@ -147,8 +146,3 @@ def _others(ask: ServingAsk) -> Iterator[tuple[str, ServingAsk]]:
     if ask.prefill_chunk > 1:
         chunk = max(1, min(ask.prefill_chunk, ask.context) // 2)
         yield f"prefill chunks of {chunk:,} tokens", replace(ask, prefill_chunk=chunk)
-
-
-def blocks_of_request(prompt: int, answer: int, block_size: int) -> int:
-    """Blocks that one request takes at its end. More than a pool has to give can never be served."""
-    return blocks_for(prompt + answer, block_size)

@@ -13,6 +13,7 @@ import torch
 
 from trueup.recipe.models import TuneSection
 from trueup.schema import InputError
+from trueup.schema.quality import QUALITY_FILE
 from trueup.schema.quantization import (
     BITS,
     CalibrationFacts,
@@ -42,7 +43,7 @@ from .quantized import FACTS_FILE, FORMAT, QuantizedWeight
 from .staging import require_empty, staged_folder
 
 COPIED = ("*.json", "*.model", "*.txt", "*.jinja")
-NOT_COPIED = {"config.json", INDEX_FILE, MANIFEST, FACTS_FILE, "quality.json"}
+NOT_COPIED = {"config.json", INDEX_FILE, MANIFEST, FACTS_FILE, QUALITY_FILE}
 
 
 @dataclass(frozen=True)
