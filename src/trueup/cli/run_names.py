@@ -44,8 +44,8 @@ def new_name(asked: str | None, default: str) -> str:
             raise InputError("--name: the name is empty; leave --name out to take the recipe's")
         if asked in taken:
             raise InputError(
-                f"--name {asked}: run {taken[asked]} has this name; choose another. For a repetition, one such as "
-                f"{asked}-2: the pattern '{asked}*' means both"
+                f"--name {asked}: run {taken[asked]} has this name; choose another, for a repetition "
+                f"one such as {asked}-2: the pattern '{asked}*' means both"
             )
         return asked
     name, number = default, 2
