@@ -49,7 +49,8 @@ def test_the_lines_that_are_drawn_cross_at_the_number(a: float, b: float, one_of
     svg = picture(found)
     stay, move = drawn(svg, "stay"), drawn(svg, "move")
     x, y = crossing(stay, move)
-    assert marked(svg) == pytest.approx((x, y), abs=0.02)
+    # Ends are drawn to a hundredth; lines that cross at a narrow angle carry it on several times as far.
+    assert marked(svg) == pytest.approx((x, y), abs=0.1)
     (left, _), (right, _) = stay
     assert found.runs.value is not None
     runs_at_the_right = max(2 * found.runs.value, 4.0)

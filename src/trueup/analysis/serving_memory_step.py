@@ -19,8 +19,8 @@ StepShape = tuple[int, int, int]  # (B, Q, W)
 Parts = dict[str, int]  # bytes by tensor
 _FP32, _INT64, _INT8 = 4, 8, 1
 # Drawing with a cut that needs all of the vocabulary (serve/sampling.py): the logits copied twice, sorted
-# with their ids, three running sums in double precision, a comparison; and the first look at the likeliest.
-SAMPLER_BYTES_PER_LOGIT = 2 * _FP32 + (_FP32 + _INT64) + 3 * 8 + 1
+# with their ids, two running sums in double precision, a comparison; and the first look at the likeliest.
+SAMPLER_BYTES_PER_LOGIT = 2 * _FP32 + (_FP32 + _INT64) + 2 * 8 + 1
 SAMPLER_BYTES_PER_CANDIDATE = _FP32 + _INT64 + 2 * 8
 SAMPLER_CANDIDATES = 1024
 
