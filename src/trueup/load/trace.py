@@ -18,6 +18,7 @@ from trueup.schema import InputError
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 MOST_ROWS = 1_000_000
 MOST_TOKENS = 100_000_000  # of one request: beyond it a number is a mistake
+LONGEST_CELL = 1000  # characters; an instant has some thirty
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,11 @@ def scaled(tokens: int, scale: float, least: int = 1) -> int:
 def _cells(text: str, path: Path) -> Iterator[list[str]]:
     lines = csv.reader(text.splitlines())
     try:
-        yield from lines
+        for cells in lines:
+            # The csv module's own bound is the whole process's, and whoever reads data raises it.
+            if max(map(len, cells), default=0) > LONGEST_CELL:
+                raise InputError(f"{path}:{lines.line_num}: a cell of over {LONGEST_CELL} characters")
+            yield cells
     except csv.Error as error:
         raise InputError(f"{path}:{lines.line_num}: no CSV: {error}") from None
 
