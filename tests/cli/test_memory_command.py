@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from in_process import Done, Main, refused
-from trueup.cli.memory_place import QUANTISED_FACTS
 from trueup.model.tiny import SIZES, write_tiny
-from trueup.schema.quantization import QuantizationFacts
+from trueup.schema.quantization import FACTS_FILE, QuantizationFacts
 
 LLAMA = ("memory", "plan", "llama-3.1-8b")
 
@@ -48,7 +47,7 @@ def quantised(folder: Path) -> Path:
         kept=(),
         owners=(),
     )
-    (folder / QUANTISED_FACTS).write_text(facts.model_dump_json())
+    (folder / FACTS_FILE).write_text(facts.model_dump_json())
     return folder
 
 

@@ -9,18 +9,9 @@ from typing import Any
 import torch
 
 from trueup.model.inference import InferenceModel
+from trueup.model.step_batch import StepBatch
 
 CLOSE = 1e-4  # two best logits nearer to each other than this may change places
-
-
-@dataclass(frozen=True)
-class Step:
-    tokens_BQ: torch.Tensor
-    positions_BQ: torch.Tensor
-    slots_BQ: torch.Tensor
-    tables_BW: torch.Tensor
-    lengths_B: torch.Tensor
-    last_B: torch.Tensor
 
 
 @dataclass
@@ -60,12 +51,12 @@ class Paged:
         blocks, size = self.rows[row].blocks, self.block_size
         return [blocks[place // size] * size + place % size for place in range(count)]
 
-    def _padded(self, new: Sequence[Sequence[int]], shape: tuple[int, int, int]) -> Step:
+    def _padded(self, new: Sequence[Sequence[int]], shape: tuple[int, int, int]) -> StepBatch:
         rows, width, blocks = shape
         tokens, positions, slots = (torch.zeros(rows, width, dtype=torch.int64) for _ in range(3))
         lengths, last = (torch.zeros(rows, dtype=torch.int64) for _ in range(2))
         tables = torch.zeros(rows, blocks, dtype=torch.int64)
-        step = Step(tokens, positions, slots, tables, lengths, last)
+        step = StepBatch(tokens, positions, slots, tables, lengths, last)
         for at, (row, own) in enumerate(zip(self.rows, new, strict=False)):
             places = torch.arange(row.done, row.done + len(own))
             needed = torch.tensor(row.blocks[: -(-(row.done + len(own)) // self.block_size)])

@@ -16,11 +16,11 @@ from trueup.model.builtin import ResolvedModel
 from trueup.model.load import load_base, load_model, load_tokenizer
 from trueup.model.quantize import Wanted
 from trueup.model.quantize_folder import quantise_to
-from trueup.model.quantized import FACTS_FILE, dequantise, facts_of, read_kept, read_quantized
+from trueup.model.quantized import dequantise, facts_of, read_kept, read_quantized
 from trueup.model.tiny import write_tiny
 from trueup.recipe.models import TuneSection
 from trueup.schema import InputError, StorageError
-from trueup.schema.quantization import QuantizationFacts
+from trueup.schema.quantization import FACTS_FILE, QuantizationFacts
 
 WANTED = {
     "int8": Wanted("int8", head="int8"),

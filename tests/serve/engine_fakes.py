@@ -9,10 +9,10 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
+from trueup.model.step_batch import StepBatch
 from trueup.serve.engine import Engine
 from trueup.serve.plan import ServingPlan, plan_serving
 from trueup.serve.request import FinishReason, Output, Request, Sampling, Token
-from trueup.serve.runner import StepBatch
 from trueup.serve.sampling import Draw, choose
 
 VOCABULARY = 50

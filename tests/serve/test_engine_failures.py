@@ -21,9 +21,9 @@ from engine_fakes import (
 )
 from test_engine_pool import random_requests
 
+from trueup.model.step_batch import StepBatch
 from trueup.schema import TrueupError
 from trueup.serve.request import Request, Sampling
-from trueup.serve.runner import StepBatch
 
 
 def test_a_runner_that_raises_ends_that_steps_requests_with_the_reason_and_no_others() -> None:

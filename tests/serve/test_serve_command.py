@@ -18,8 +18,8 @@ import openai
 import pytest
 
 from in_process import Done, call, refused
-from trueup.cli.memory_place import QUANTISED_FACTS
 from trueup.cli.serve_plan import _way
+from trueup.schema.quantization import FACTS_FILE
 from trueup.serve.server import listen
 
 SMALL = ("--context", "64", "--concurrency", "2", "--prefill-chunk", "32", "--device", "cpu")
@@ -102,7 +102,7 @@ def test_a_quantised_model_that_no_gate_has_accepted_is_not_served(
 ) -> None:
     assert main("serve", "tiny", "--check").code == 0
     shutil.copytree(home / "models" / "tiny", tmp_path / "rounded")
-    (tmp_path / "rounded" / QUANTISED_FACTS).write_text("{}")
+    (tmp_path / "rounded" / FACTS_FILE).write_text("{}")
     refused(main("serve", tmp_path / "rounded", "--check"), 1, "quantised, and no", "trueup quantize")
 
 

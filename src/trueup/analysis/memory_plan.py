@@ -75,24 +75,26 @@ def memory_lines(ask: MemoryAsk) -> dict[str, Measurement]:
     trained, frozen = dims.trainable_parameters, max(0, dims.parameters - dims.trainable_parameters)
     wide, narrow = ask.trained_bytes, ask.frozen_bytes
     lines = {
-        "weights": _line(
+        "weights": predicted_bytes(
             wide * trained + narrow * frozen,
             f"{_count(trained)} trained x {wide} B + {_count(frozen)} frozen x {narrow} B",
         ),
-        "gradients": _line(wide * trained, f"{_count(trained)} trained x {wide} B"),
-        "optimizer": _line(2 * wide * trained, f"two moments: {_count(trained)} trained x {2 * wide} B"),
+        "gradients": predicted_bytes(wide * trained, f"{_count(trained)} trained x {wide} B"),
+        "optimizer": predicted_bytes(
+            2 * wide * trained, f"two moments: {_count(trained)} trained x {2 * wide} B"
+        ),
         "activations": _activations(ask),
         "working_copies": _working_copies(ask),
         "logits": _logits(ask),
     }
     moving = fsum(_value(lines, part) for part in ("activations", "working_copies", "logits"))
-    lines["fragmentation"] = _line(
+    lines["fragmentation"] = predicted_bytes(
         ask.allowance * moving,
         f"an allowance, not a measurement: {ask.allowance:.0%} of what comes and goes in a step",
     )
     found = {f"{part}_bytes": line for part, line in lines.items()}
     total = fsum(line.value or 0.0 for line in lines.values())
-    found["training_bytes"] = _line(total, "the sum of the lines above")
+    found["training_bytes"] = predicted_bytes(total, "the sum of the lines above")
     return found
 
 
@@ -181,10 +183,10 @@ def _activations(ask: MemoryAsk) -> Measurement:
             f"{tokens:,} tokens x {layers} layers x {2 * _FP32 * dims.hidden:,} B of their inputs, and one "
             f"layer computed again: {words}"
         )
-        return _line(value, how)
+        return predicted_bytes(value, how)
     value = layers * (each * tokens + scores)
     kept = f" + {scores / 1e6:.3g} MB of attention weights" if scores else ""
-    return _line(value, f"{layers} layers x ({tokens:,} tokens x {each:,.0f} B{kept}): {words}")
+    return predicted_bytes(value, f"{layers} layers x ({tokens:,} tokens x {each:,.0f} B{kept}): {words}")
 
 
 def _layer_bytes_per_token(ask: MemoryAsk) -> tuple[float, str]:
@@ -239,10 +241,12 @@ def _working_copies(ask: MemoryAsk) -> Measurement:
     """Rounded copies of trained weights, which the backward pass needs again."""
     trained = ask.dims.trainable_parameters
     if ask.compute_bytes == ask.trained_bytes or ask.tuning.method == "lora":
-        return _line(0.0, "trained weights enter the products as they are kept, or are too few to count")
+        return predicted_bytes(
+            0.0, "trained weights enter the products as they are kept, or are too few to count"
+        )
     embedding = ask.dims.vocab * ask.dims.hidden * (0 if ask.dims.tied_head else 1)
     value = ask.compute_bytes * (trained - embedding)
-    return _line(
+    return predicted_bytes(
         value, f"{_count(trained - embedding)} trained weights of products, rounded: x {ask.compute_bytes} B"
     )
 
@@ -263,10 +267,11 @@ def _logits(ask: MemoryAsk) -> Measurement:
     if ask.tuning.method == "full":
         value += _FP32 * dims.vocab * dims.hidden
         how += f" + the head's own gradient {_FP32 * dims.vocab * dims.hidden / 1e6:.3g} MB"
-    return _line(value, how)
+    return predicted_bytes(value, how)
 
 
-def _line(value: float, arithmetic: str) -> Measurement:
+def predicted_bytes(value: float, arithmetic: str) -> Measurement:
+    """Of one device, with how they were worked out."""
     return Measurement(value=float(value), unit="bytes", kind="predicted", method=arithmetic, scope="device")
 
 

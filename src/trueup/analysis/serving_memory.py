@@ -14,6 +14,7 @@ from trueup.schema import Measurement, ModelDims
 from trueup.schema.choices import DeviceKind
 
 from .flops import kv_bytes_per_token
+from .memory_plan import predicted_bytes
 from .serving_memory_device import code_lines, process_line, rounding_line
 from .serving_memory_step import StepShape, StepSizes
 from .serving_memory_weights import NUMBER_BYTES, Stored, WeightScheme, WholeType
@@ -98,17 +99,19 @@ def serving_lines(ask: ServingAsk) -> dict[str, Measurement]:
     if ask.device == "cpu":
         lines["packing_bytes"] = ask.stored.packing()
     turns = 2 * ask.context * ask.dims.head_dim * 4
-    lines["rotary_bytes"] = _line(turns, f"2 x {ask.context:,} places x {ask.dims.head_dim} x 4 B")
+    lines["rotary_bytes"] = predicted_bytes(turns, f"2 x {ask.context:,} places x {ask.dims.head_dim} x 4 B")
     lines["kv_pool_bytes"] = _pool_line(ask)
     lines |= ask.sizes.lines(ask.shapes)
     lines["rounding_bytes"] = rounding_line(ask.device, _groups(ask))
     lines |= code_lines(ask.device, ask.chip)
     lines |= process_line(ask.device, ask.process)
     known = fsum(line.value or 0.0 for line in lines.values())
-    lines["headroom_bytes"] = _line(ask.headroom * known, f"{ask.headroom:.0%} of the lines above, left free")
+    lines["headroom_bytes"] = predicted_bytes(
+        ask.headroom * known, f"{ask.headroom:.0%} of the lines above, left free"
+    )
     missing = [name.removesuffix("_bytes") for name, line in lines.items() if line.value is None]
     how = "the sum of the lines above" + (f"; not in it: {', '.join(missing)}" if missing else "")
-    lines["needs_bytes"] = _line((1 + ask.headroom) * known, how)
+    lines["needs_bytes"] = predicted_bytes((1 + ask.headroom) * known, how)
     return lines
 
 
@@ -134,7 +137,7 @@ def _pool_line(ask: ServingAsk) -> Measurement:
         f"{count} x {ask.block_size} tokens x {per_token:,.0f} B (2 x {dims.layers} layers x {dims.kv_heads} "
         f"heads x {dims.head_dim} x {each} B)"
     )
-    return _line(ask.pool_blocks * ask.block_bytes, how)
+    return predicted_bytes(ask.pool_blocks * ask.block_bytes, how)
 
 
 def _groups(ask: ServingAsk) -> list[tuple[int, int]]:
@@ -146,7 +149,3 @@ def _groups(ask: ServingAsk) -> list[tuple[int, int]]:
         (dims.layers, of_layer),
         *ask.sizes.groups(ask.shapes),
     ]
-
-
-def _line(value: float, arithmetic: str) -> Measurement:
-    return Measurement(value=float(value), unit="bytes", kind="predicted", method=arithmetic, scope="device")

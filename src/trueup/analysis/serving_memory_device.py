@@ -9,6 +9,7 @@ from trueup.schema import Measurement, unavailable
 from trueup.schema.choices import DeviceKind
 
 from .allocator import reserved_at_most
+from .memory_plan import predicted_bytes
 
 PAGE_BYTES = 4096  # Linux maps large tensors by the page
 MAPPED_FROM_BYTES = 128 << 10  # glibc's first threshold for a mapping of its own
@@ -29,11 +30,11 @@ def rounding_line(device: DeviceKind, groups: Sequence[tuple[int, int]]) -> Meas
             "torch's caching allocator as modelled: blocks of 512 B, segments of 2 and 20 MiB and more, "
             "those of unlike tensors apart"
         )
-        return _line(reserved_at_most(groups) - asked, how)
+        return predicted_bytes(reserved_at_most(groups) - asked, how)
     if device == "cpu":
         taken = sum(count * _on_host(size) for count, size in groups)
         how = f"pages of {PAGE_BYTES} B from {MAPPED_FROM_BYTES >> 10} KiB on, below that {ALIGN_BYTES} B"
-        return _line(taken - asked, how)
+        return predicted_bytes(taken - asked, how)
     return unavailable("bytes", "how the Neuron runtime rounds tensors is not published", scope="device")
 
 
@@ -82,7 +83,3 @@ def _after_compiling(why: str) -> Measurement:
 def _on_host(size: int) -> int:
     step = PAGE_BYTES if size >= MAPPED_FROM_BYTES else ALIGN_BYTES
     return -(-size // step) * step
-
-
-def _line(value: float, arithmetic: str) -> Measurement:
-    return Measurement(value=float(value), unit="bytes", kind="predicted", method=arithmetic, scope="device")

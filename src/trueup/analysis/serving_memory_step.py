@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from trueup.schema import Measurement, ModelDims
 
+from .memory_plan import predicted_bytes
 from .serving_memory_weights import NUMBER_BYTES, SCHEMES, Stored, WeightScheme
 
 StepShape = tuple[int, int, int]  # (B, Q, W)
@@ -99,11 +100,13 @@ class StepSizes:
             "activations, which are gone"
         )
         return {
-            "activations_bytes": _line(step, f"{B} x {Q} new tokens over {W} blocks, {moment}: {words}"),
-            "logits_bytes": _line(
+            "activations_bytes": predicted_bytes(
+                step, f"{B} x {Q} new tokens over {W} blocks, {moment}: {words}"
+            ),
+            "logits_bytes": predicted_bytes(
                 _FP32 * rows * V, f"{rows:,} rows x {V:,} x {_FP32} B: of last tokens alone"
             ),
-            "sampler_bytes": _line(max(0, self._sampler(rows) - step), drawing),
+            "sampler_bytes": predicted_bytes(max(0, self._sampler(rows) - step), drawing),
         }
 
     def groups(self, shapes: tuple[StepShape, ...]) -> list[tuple[int, int]]:
@@ -155,7 +158,3 @@ def _rows(shapes: tuple[StepShape, ...]) -> int:
 def _wider(number_bytes: int) -> int:
     """Of a number in the products' type and, where that is another, in fp32 too."""
     return number_bytes if number_bytes == _FP32 else number_bytes + _FP32
-
-
-def _line(value: float, arithmetic: str) -> Measurement:
-    return Measurement(value=float(value), unit="bytes", kind="predicted", method=arithmetic, scope="device")

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from trueup.schema import Measurement, ModelDims
+from trueup.schema.quantization import BITS, DEFAULT_GROUP, DEFAULT_HEAD
+
+from .memory_plan import predicted_bytes
 
 WeightScheme = Literal["fp32", "bf16", "int8", "int4", "fp8"]
 WholeType = Literal["fp32", "bf16"]
@@ -33,9 +36,10 @@ class SchemeFacts:
 SCHEMES: dict[WeightScheme, SchemeFacts] = {
     "fp32": SchemeFacts(32, "fp32"),
     "bf16": SchemeFacts(16, "bf16"),
-    "int8": SchemeFacts(8, "int8", scaled=True),
-    "int4": SchemeFacts(4, "int8", scaled=True, group=32),
-    "fp8": SchemeFacts(8, "fp8", scaled=True),
+    **{
+        scheme: SchemeFacts(bits, DEFAULT_HEAD[scheme], scaled=True, group=DEFAULT_GROUP[scheme])
+        for scheme, bits in BITS.items()
+    },
 }
 
 
@@ -125,7 +129,9 @@ class Stored:
         """`layers_bytes`, `embedding_bytes`, `head_bytes`, `norms_bytes`, each with its scales."""
         lines = {f"{owner}_bytes": self._owner(owner) for owner in ("layers", "embedding", "head")}
         how = f"(2 x {self.dims.layers} + 1) norms x {self.dims.hidden:,} x {NORM_BYTES} B"
-        lines["norms_bytes"] = _line((2 * self.dims.layers + 1) * self.dims.hidden * NORM_BYTES, how)
+        lines["norms_bytes"] = predicted_bytes(
+            (2 * self.dims.layers + 1) * self.dims.hidden * NORM_BYTES, how
+        )
         return lines
 
     def packing(self) -> Measurement:
@@ -145,12 +151,14 @@ class Stored:
             more += _packed(head.scheme, dims.vocab, dims.hidden)
             more += head.value_bytes if dims.tied_head else 0
         how = "bf16, and an int8 head, in whole blocks of 64 outputs by 64 inputs, and 4 B an output of int8"
-        return _line(more, how + ("; a head that is the embedding too as a copy" if dims.tied_head else ""))
+        return predicted_bytes(
+            more, how + ("; a head that is the embedding too as a copy" if dims.tied_head else "")
+        )
 
     def _owner(self, owner: str) -> Measurement:
         mine = [one for one in self.matrices if one.owner == owner]
         if not mine:
-            return _line(0, "the head is the embedding itself")
+            return predicted_bytes(0, "the head is the embedding itself")
         scheme, group = mine[0].scheme, mine[0].group
         scales = sum(one.count * one.scale_bytes for one in mine)
         numbers = sum(one.count * one.outputs * one.inputs for one in mine)
@@ -160,7 +168,7 @@ class Stored:
             how += f" + a scale for {each}, {scales // SCALE_BYTES:,} x {SCALE_BYTES} B"
         if owner == "embedding" and self.dims.tied_head:
             how += "; it is the head too"
-        return _line(sum(one.count * one.value_bytes for one in mine) + scales, how)
+        return predicted_bytes(sum(one.count * one.value_bytes for one in mine) + scales, how)
 
 
 def _packed(scheme: WeightScheme, outputs: int, inputs: int) -> int:
@@ -170,7 +178,3 @@ def _packed(scheme: WeightScheme, outputs: int, inputs: int) -> int:
     wide, deep = (-(-size // PACKED_BLOCK) * PACKED_BLOCK for size in (outputs, inputs))
     more = (wide * deep - outputs * inputs) * SCHEMES[scheme].bits // 8
     return more + (PACKED_SUM_BYTES * wide if scheme == "int8" else 0)
-
-
-def _line(value: float, arithmetic: str) -> Measurement:
-    return Measurement(value=float(value), unit="bytes", kind="predicted", method=arithmetic, scope="device")

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from trueup.schema import Measurement, ModelDims
     from trueup.schema.choices import DeviceKind
 
-QUANTISED_FACTS = "trueup_quantization.json"  # as in model/quantized.py, which imports torch
 NEURON_CHIPS = ("trainium", "inferentia")
 THIS_HOST = "this machine's processor"
 
@@ -87,9 +86,9 @@ def _stored(folder: Path, model: Model) -> Model:
     from pydantic import ValidationError
 
     from trueup.files.whole import read_json_object
-    from trueup.schema.quantization import QuantizationFacts
+    from trueup.schema.quantization import FACTS_FILE, QuantizationFacts
 
-    path = folder / QUANTISED_FACTS
+    path = folder / FACTS_FILE
     if not path.is_file():
         return model
     try:

@@ -102,7 +102,8 @@ class _Asked:
     head: HeadName | None
 
     def wanted(self) -> Wanted:
-        from trueup.model.quantize import DEFAULT_GROUP, DEFAULT_HEAD, Wanted
+        from trueup.model.quantize import Wanted
+        from trueup.schema.quantization import DEFAULT_GROUP, DEFAULT_HEAD
 
         group = DEFAULT_GROUP[self.scheme] if self.group is None else self.group or None
         head = DEFAULT_HEAD[self.scheme] if self.head is None else self.head

@@ -114,10 +114,9 @@ def served_as(ask: ServingAsk) -> Any:
 def require_judged(resolved: ResolvedModel) -> str | None:
     """A quantised folder is served only as the quality gate accepted it; what the gate said, of one."""
     from trueup.model.quality_file import require_accepted
+    from trueup.schema.quantization import FACTS_FILE
 
-    from .memory_place import QUANTISED_FACTS
-
-    if not (resolved.folder / QUANTISED_FACTS).is_file():
+    if not (resolved.folder / FACTS_FILE).is_file():
         return None
     record = require_accepted(resolved.folder)
     return f"the quality gate: {record.verdict}"

@@ -37,9 +37,10 @@ from .inference_weights import (
     frame_of_loaded,
 )
 from .load import LoadedModel
-from .paged_attention import KvPool, StepPlaces, StepTokens
+from .paged_attention import KvPool, StepPlaces
 from .quantize_round import round_to_nearest
 from .quantized import is_quantised
+from .step_batch import StepBatch, padding_batch
 
 # "int8" of a plain model rounds its matrices on the way; a quantised folder is served as it is stored.
 ServedAs = Literal["fp32", "bf16", "int8"]
@@ -117,11 +118,11 @@ class InferenceModel:
         )
         return self.pool
 
-    def run(self, batch: StepTokens) -> torch.Tensor:
+    def run(self, batch: StepBatch) -> torch.Tensor:
         """(B, V) fp32 logits of each row's last new token, on the model's device."""
         return self.forward(batch)
 
-    def forward(self, step: StepTokens) -> torch.Tensor:
+    def forward(self, step: StepBatch) -> torch.Tensor:
         """(B, V) fp32. Keys and values of the new tokens are in the pool afterwards."""
         if self.pool is None:
             raise TrueupError("the model has no KV pool yet; call new_pool before the first step")
@@ -152,7 +153,7 @@ class InferenceModel:
     ) -> None:
         """Runs every (B, Q, W) once, on padding alone, so that whatever compiles for a shape has done so."""
         for shape in shapes:
-            self.forward(_padding(*shape))
+            self.forward(padding_batch(shape))
             if after is not None:
                 after(shape)
 
@@ -177,22 +178,6 @@ class InferenceModel:
 
     def _without_gradients(self) -> AbstractContextManager[Any]:
         return torch.inference_mode() if self.compile_mode == "none" else torch.no_grad()
-
-
-@dataclass(frozen=True)
-class _Step:
-    tokens_BQ: torch.Tensor
-    positions_BQ: torch.Tensor
-    slots_BQ: torch.Tensor
-    tables_BW: torch.Tensor
-    lengths_B: torch.Tensor
-    last_B: torch.Tensor
-
-
-def _padding(rows: int, new: int, blocks: int) -> _Step:
-    """A step of nothing but padding."""
-    none_BQ, none_B = (torch.zeros(*size, dtype=torch.int64) for size in ((rows, new), (rows,)))
-    return _Step(none_BQ, none_BQ, none_BQ, torch.zeros(rows, blocks, dtype=torch.int64), none_B, none_B)
 
 
 @dataclass(frozen=True)

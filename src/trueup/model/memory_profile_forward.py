@@ -5,7 +5,6 @@ B rows, T tokens in each.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +14,7 @@ import torch
 
 from trueup.schema.memory_trace import MemoryTrace
 
+from .empty_cache import empty_cache
 from .load import LoadedModel
 from .memory_profile import MemoryRecorder, weights_of
 from .memory_profile_where import Whereabouts
@@ -49,11 +49,7 @@ def record_forward(loaded: LoadedModel, ask: ForwardAsk) -> MemoryTrace:
 
 
 def _run(model: Any, tokens_BT: torch.Tensor, ask: ForwardAsk, recorder: MemoryRecorder) -> None:
-    from transformers import DynamicCache
-
-    cache: Any = DynamicCache(config=model.config)
-    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
-    options: dict[str, Any] = {name: cache, "use_cache": True}
+    cache, options = empty_cache(model)
     if ask.last_logits:
         options["logits_to_keep"] = 1
     chunk = ask.chunk or ask.length

@@ -11,31 +11,14 @@ is exactly 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from .masks import additive_mask
+from .step_batch import StepBatch
 
 TALL = 768  # queries below each other from which a CPU's kernel takes blocks that its caches do not hold
-
-
-class StepTokens(Protocol):
-    """One step's batch, as the engine pads it to a shape of its plan."""
-
-    @property
-    def tokens_BQ(self) -> torch.Tensor: ...  # noqa: N802
-    @property
-    def positions_BQ(self) -> torch.Tensor: ...  # noqa: N802
-    @property
-    def slots_BQ(self) -> torch.Tensor: ...  # noqa: N802
-    @property
-    def tables_BW(self) -> torch.Tensor: ...  # noqa: N802
-    @property
-    def lengths_B(self) -> torch.Tensor: ...  # noqa: N802
-    @property
-    def last_B(self) -> torch.Tensor: ...  # noqa: N802
 
 
 @dataclass(frozen=True)
@@ -89,7 +72,7 @@ class StepPlaces:
     merged: bool  # R = Q * G
 
     @classmethod
-    def of(cls, step: StepTokens, pool: KvPool, turn_2PD: torch.Tensor, groups: int) -> StepPlaces:
+    def of(cls, step: StepBatch, pool: KvPool, turn_2PD: torch.Tensor, groups: int) -> StepPlaces:
         device = turn_2PD.device
         positions_BQ, tables_BW = step.positions_BQ.to(device), step.tables_BW.to(device)
         positions_N, slots_N = positions_BQ.flatten(), step.slots_BQ.to(device).flatten()

@@ -5,7 +5,6 @@ R rows of T tokens, P = T - 1 positions that predict one, V vocabulary, K likeli
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,8 @@ import torch
 
 from trueup.schema import InputError
 from trueup.schema.quality import Context, ContextFacts
+
+from .empty_cache import empty_cache
 
 LOGITS_AT_ONCE = 1 << 25  # numbers of one model: 128 MB
 POSITIONS_AT_ONCE = 256
@@ -135,10 +136,7 @@ def _greedy_matches(original: Any, quantised: Any, prompts_RT: torch.Tensor, ans
 @torch.no_grad()
 def greedy(base: Any, prompts_RT: torch.Tensor, tokens: int) -> torch.Tensor:
     """(R, tokens): the likeliest token each time, whatever it is; no answer ends early."""
-    from transformers import DynamicCache
-
-    named = "cache" if "cache" in inspect.signature(base.forward).parameters else "past_key_values"
-    kept = {named: DynamicCache(config=base.config), "use_cache": True}  # transformers 5.24 renamed it
+    _, kept = empty_cache(base)
     chosen: list[torch.Tensor] = []
     shown_RT = prompts_RT
     for _ in range(tokens):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from trueup.schema import InputError
-from trueup.schema.quantization import LayerError, Method, RangeCheck, Scheme, StoredWeight
+from trueup.schema.quantization import DEFAULT_GROUP, LayerError, Method, RangeCheck, Scheme, StoredWeight
 
 from .builtin import ResolvedModel
 from .decoder import UnsupportedError, check_structure
@@ -22,8 +22,6 @@ from .quantize_round import round_to_nearest, scales_of
 from .quantized import QuantizedWeight, dequantise, is_quantised
 
 Say = Callable[[str], None]
-DEFAULT_GROUP: dict[Scheme, int | None] = {"int8": None, "int4": 32, "fp8": None}
-DEFAULT_HEAD: dict[Scheme, Scheme] = {"int8": "int8", "int4": "int8", "fp8": "fp8"}
 LAYER_PARTS = (  # of a decoder layer, those of one input together, in the order in which they run
     ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     ("self_attn.o_proj",),

@@ -16,6 +16,7 @@ from trueup.schema import InputError
 from trueup.schema.quality import QUALITY_FILE
 from trueup.schema.quantization import (
     BITS,
+    FACTS_FILE,
     CalibrationFacts,
     Owner,
     OwnerBytes,
@@ -39,7 +40,7 @@ from .quantize import (
     rounded,
 )
 from .quantize_gptq import by_gptq, require_calibration
-from .quantized import FACTS_FILE, FORMAT, QuantizedWeight
+from .quantized import FORMAT, QuantizedWeight
 from .staging import require_empty, staged_folder
 
 COPIED = ("*.json", "*.model", "*.txt", "*.jinja")

@@ -17,12 +17,11 @@ import torch
 
 from trueup.files.whole import read_json_object
 from trueup.schema import InputError, StorageError
-from trueup.schema.quantization import BITS, QuantizationFacts, Scheme, StoredWeight
+from trueup.schema.quantization import BITS, FACTS_FILE, QuantizationFacts, Scheme, StoredWeight
 
 from .compressed_tensors import PACKED, SCALE, SHAPE, VALUES, unpack
 from .folder import SINGLE_FILE
 
-FACTS_FILE = "trueup_quantization.json"
 FORMAT = 1
 FP8 = torch.float8_e4m3fn
 
@@ -39,13 +38,6 @@ class QuantizedWeight:
     values_OI: torch.Tensor
     scales_OG: torch.Tensor
     group: int | None
-
-    @property
-    def stored_bytes(self) -> int:
-        """On disk and, packed, in memory: values and scales."""
-        outputs, inputs = self.values_OI.shape
-        row = inputs if self.scheme == "fp8" else (inputs * BITS[self.scheme] + 31) // 32 * 4
-        return outputs * row + 4 * self.scales_OG.numel()
 
 
 def dequantise(weight: QuantizedWeight, dtype: torch.dtype = torch.float32) -> torch.Tensor:

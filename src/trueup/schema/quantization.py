@@ -11,6 +11,10 @@ Method = Literal["rtn", "gptq"]
 Owner = Literal["embedding", "head", "embedding and head", "attention", "mlp", "norms", "other"]
 
 BITS: dict[Scheme, int] = {"int8": 8, "int4": 4, "fp8": 8}  # of one value, scales left out
+# Where nothing else is asked: inputs that share a scale (None: one for an output), and the head's scheme.
+DEFAULT_GROUP: dict[Scheme, int | None] = {"int8": None, "int4": 32, "fp8": None}
+DEFAULT_HEAD: dict[Scheme, Scheme] = {"int8": "int8", "int4": "int8", "fp8": "fp8"}
+FACTS_FILE = "trueup_quantization.json"  # in a quantised folder
 
 
 class StoredWeight(Frozen):

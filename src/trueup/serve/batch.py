@@ -4,22 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from .plan import StepShape
-from .runner import StepBatch
+from trueup.model.step_batch import StepBatch
+
 from .scheduler import Step
-
-
-def null_batch(shape: StepShape) -> StepBatch:
-    """All padding: what a warm-up runs."""
-    rows, new, blocks = shape
-    return StepBatch(
-        tokens_BQ=torch.zeros(rows, new, dtype=torch.int64),
-        positions_BQ=torch.zeros(rows, new, dtype=torch.int64),
-        slots_BQ=torch.zeros(rows, new, dtype=torch.int64),
-        tables_BW=torch.zeros(rows, blocks, dtype=torch.int64),
-        lengths_B=torch.zeros(rows, dtype=torch.int64),
-        last_B=torch.zeros(rows, dtype=torch.int64),
-    )
 
 
 def assemble(step: Step, block_size: int) -> StepBatch:

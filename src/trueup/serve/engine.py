@@ -11,14 +11,15 @@ from dataclasses import replace
 import torch
 
 from trueup.device.memory_errors import is_out_of_memory
+from trueup.model.step_batch import StepBatch, padding_batch
 from trueup.schema import InputError, TrueupError
 
-from .batch import assemble, null_batch
+from .batch import assemble
 from .blocks import BlockManager
 from .engine_like import EngineStats
 from .plan import ServingPlan, StepShape
 from .request import FinishReason, Output, RefusedError, Request, Token
-from .runner import Runner, StepBatch
+from .runner import Runner
 from .sampling import Draw, choose, finite_rows
 from .scheduler import Row, Scheduler, Sequence, Step
 
@@ -50,7 +51,7 @@ class Engine:
         Raises TrueupError, which names the shape, where one fails."""
         for shape in self.plan.shapes():
             try:
-                self._runner.run(null_batch(shape))
+                self._runner.run(padding_batch(shape))
             except Exception as error:
                 raise TrueupError(
                     "warm-up: (rows, new tokens, context blocks) of "

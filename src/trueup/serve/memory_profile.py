@@ -14,9 +14,8 @@ import torch
 from trueup.model.memory_profile import MemoryRecorder
 from trueup.model.memory_profile_served import shown, weights_of_served
 from trueup.model.memory_profile_where import Whereabouts
+from trueup.model.step_batch import StepBatch
 from trueup.schema.memory_trace import MemoryTrace
-
-from .runner import StepBatch
 
 if TYPE_CHECKING:
     from trueup.model.inference import InferenceModel

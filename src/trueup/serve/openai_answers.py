@@ -4,6 +4,7 @@ kinds, chat and completion."""
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -76,7 +77,7 @@ def event(document: Json) -> bytes:
     return b"data: " + json_bytes(document) + b"\n\n"
 
 
-class _Documents:
+class _Documents(ABC):
     """What both kinds share. `kind` and `chunk_kind` are the words in `object`."""
 
     kind: str
@@ -95,8 +96,8 @@ class _Documents:
     def usage(self, usage: Usage) -> bytes:
         return event({**self._document(self.chunk_kind, []), "usage": usage.document})
 
-    def _choice(self, choice: Choice) -> Json:
-        raise NotImplementedError
+    @abstractmethod
+    def _choice(self, choice: Choice) -> Json: ...
 
     def _event(self, choice: Json) -> bytes:
         document = self._document(self.chunk_kind, [choice])

@@ -1,40 +1,13 @@
-"""The seam between the engine and a model: one step's batch in one fixed shape, and who runs it.
-
-B rows, Q new tokens in each, W blocks of context in each, V vocabulary.
-"""
+"""The seam between the engine and a model: who runs a step. B rows, N slots, V vocabulary."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import torch
 
-
-@dataclass(frozen=True)
-class StepBatch:
-    """int64 tensors on the CPU, padded to one shape of the plan.
-
-    The new tokens of row b stand first in its Q, at consecutive positions; the last of these is at
-    `last_B[b]`. Their keys and values go to `slots_BQ` (block * block size + offset). They attend to what
-    `tables_BW` names, its blocks in order, up to their own position; `lengths_B` counts the context with the
-    new tokens. Padding: token 0 at position 0 into slot 0, that is block 0, which no table names; whole rows
-    of it have length 0, and their logits are read by nobody. What padding writes is finite: tables are
-    padded with block 0.
-    """
-
-    tokens_BQ: torch.Tensor
-    positions_BQ: torch.Tensor
-    slots_BQ: torch.Tensor
-    tables_BW: torch.Tensor
-    lengths_B: torch.Tensor
-    last_B: torch.Tensor
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(B, Q, W)."""
-        return (*self.tokens_BQ.shape, self.tables_BW.shape[1])
+    from trueup.model.step_batch import StepBatch
 
 
 class Runner(Protocol):

@@ -8,20 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from trueup.device import memory_errors
 from trueup.schema import InputError, Shape, Step, StorageError, TrueupError
 
 from .interruption import Interrupted
 
 if TYPE_CHECKING:
     from .session import Session
-
-# How torch's allocators say that there is no memory left; the CPU's raises a plain RuntimeError.
-OUT_OF_MEMORY_WORDS = (
-    "out of memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-)
 
 
 class NoMemoryError(TrueupError):
@@ -69,11 +62,7 @@ def by_the_compiler(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    import torch
-
-    if isinstance(error, MemoryError | torch.OutOfMemoryError | NoMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in OUT_OF_MEMORY_WORDS)
+    return isinstance(error, NoMemoryError) or memory_errors.is_out_of_memory(error)
 
 
 def _advice(error: BaseException, session: Session | None) -> str:
