@@ -1,6 +1,6 @@
 """Is `auto` as good as the best fixed choice of shapes and compile mode? Whole runs, compile included.
 
-    python bench/auto_choice.py [--minutes 1 5] [--repeats 3] [-o FILE]
+    python bench/auto_choice.py [--minutes 1 5] [--repeats 3] [-o FILE [--go-on]]
 
 A job is a number of the demo's records, chosen so that packing without compiling takes about so many
 minutes. Every choice trains it in a fresh process with nothing compiled beforehand, in turns: each fixed
@@ -16,8 +16,10 @@ import json
 import math
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +32,10 @@ FIXED = [
 AUTO, LEARNT = "auto", "auto, learnt"
 WITHIN = 1.10
 COMPUTED_MINUTES = 30
-HOPELESS = (
-    1.5  # a fixed choice this many times slower than the fastest: ended, not repeated, not tried longer
-)
-LIMIT, START_S = (
-    3.0,
-    60.0,
-)  # no run goes on beyond so many times the job's minutes, and its start
+# A fixed choice this many times slower than the fastest: ended, not repeated, not tried longer.
+HOPELESS = 1.5
+# No run goes on beyond so many times the job's minutes, and its start.
+LIMIT, START_S = 3.0, 60.0
 PILOT = "pack+none"
 PILOT_STEPS = 12
 SETTINGS = ("train.max_steps=null", "train.stop.usd=null", "evaluate.every=null", "evaluate.max_tokens=1")
@@ -47,23 +46,25 @@ Run = dict[str, Any]
 
 def main() -> None:
     asked = _arguments()
-    document: dict[str, Any] = {"benchmark": "auto choice", "jobs": {}}
+    document = _earlier(asked) or {"benchmark": "auto choice", "commit": _commit(), "jobs": {}}
     with cold_home(HOME) as home:
-        pilot = _train(PILOT, [f"train.max_steps={PILOT_STEPS}", "train.epochs=100"], home)
-        if "error" in pilot:
-            sys.exit(f"the pilot run failed: {pilot['error']}")
-        rate = pilot["useful_tokens"] / pilot["step_s"]
+        rate = document.get("useful_tokens_per_s") or _rate(home)
+        document["useful_tokens_per_s"] = rate
         print(f"{PILOT}: {rate:.0f} useful tokens/s, by which jobs are sized", flush=True)
         data = _prepared([], home)
         runs: dict[str, list[Run]] = {}
         for minutes in sorted(asked.minutes):
-            job = _job(minutes * 60 * rate, data)
-            _prepared(job, home)  # so that no run has to
-            runs = _measure(minutes, job, asked.repeats, home, _left_out(runs, minutes * 60 * rate))
-            document["jobs"][minutes] = {"settings": job, "runs": runs, "verdicts": _verdicts(minutes, runs)}
+            settings = _job(minutes * 60 * rate, data)
+            _prepared(settings, home)  # so that no run has to
+            job = document["jobs"].setdefault(f"{minutes:g}", {"settings": settings, "runs": {}})
+            left_out = _left_out(runs, minutes * 60 * rate)
+            runs = job["runs"]
+            for _ in _measure(minutes, settings, asked.repeats, home, runs, left_out):
+                _keep(document, asked.output)
+            job["verdicts"] = _verdicts(minutes, runs)
             _keep(document, asked.output)
         tokens = COMPUTED_MINUTES * 60 * rate
-        document["jobs"][COMPUTED_MINUTES] = _computed(runs, tokens, _job(tokens, data), home)
+        document["jobs"][f"{COMPUTED_MINUTES:g}"] = _computed(runs, tokens, _job(tokens, data), home)
     _keep(document, asked.output)
 
 
@@ -72,7 +73,31 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, nargs="+", default=[1, 5], help="of the measured jobs")
     parser.add_argument("--repeats", type=int, default=3, help="rounds over all choices")
     parser.add_argument("-o", "--output", type=Path, help="write everything here as JSON")
+    parser.add_argument("--go-on", action="store_true", help="runs that FILE already has are not made again")
     return parser.parse_args()
+
+
+def _earlier(asked: argparse.Namespace) -> dict[str, Any] | None:
+    """What a measuring that ended early wrote; of the same code only, or the runs are not one table's."""
+    if not asked.go_on or asked.output is None or not asked.output.exists():
+        return None
+    document: dict[str, Any] = json.loads(asked.output.read_text(encoding="utf-8"))
+    if document["commit"] != _commit():
+        sys.exit(f"{asked.output} is of commit {document['commit']}: go on there, or begin anew")
+    return document
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(DEMO.parent), "describe", "--always", "--dirty"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _rate(home: dict[str, str]) -> float:
+    """Useful tokens a second of a short run without compiling."""
+    pilot = _train(PILOT, [f"train.max_steps={PILOT_STEPS}", "train.epochs=100"], home)
+    if "error" in pilot:
+        sys.exit(f"the pilot run failed: {pilot['error']}")
+    return float(pilot["useful_tokens"] / pilot["step_s"])
 
 
 def _keep(document: dict[str, Any], path: Path | None) -> None:
@@ -84,18 +109,26 @@ def _keep(document: dict[str, Any], path: Path | None) -> None:
 
 
 def _measure(
-    minutes: float, job: list[str], repeats: int, home: dict[str, str], left_out: dict[str, float]
-) -> dict[str, list[Run]]:
+    minutes: float,
+    job: list[str],
+    repeats: int,
+    home: dict[str, str],
+    runs: dict[str, list[Run]],
+    left_out: dict[str, float],
+) -> Iterator[Run]:
+    """Adds to `runs` what they lack, and yields each as it is made."""
     print(f"\na job of about {minutes:g} min: {' '.join(job)}", flush=True)
     for name, wall_s in left_out.items():
         print(
             f"     {name:14}left out: from the parts of the shorter job it would take {wall_s:.0f} s",
             flush=True,
         )
-    runs: dict[str, list[Run]] = {name: [] for name in (*FIXED, AUTO, LEARNT) if name not in left_out}
+    for name in (*FIXED, AUTO, LEARNT):
+        if name not in left_out:
+            runs.setdefault(name, [])
     for repeat in range(repeats):
         for name in runs:
-            if repeat and _hopeless(name, runs):
+            if len(runs[name]) > repeat or (repeat and _hopeless(name, runs)):
                 continue
             limit_s = LIMIT * minutes * 60 + START_S
             if name in FIXED:
@@ -107,7 +140,7 @@ def _measure(
                 run = _train(name, job, home, limit_s=limit_s)
             runs[name].append(run)
             print(f"  {repeat + 1}  {name:14}{_told(run)}", flush=True)
-    return runs
+            yield run
 
 
 def _hopeless(name: str, runs: dict[str, list[Run]]) -> bool:
