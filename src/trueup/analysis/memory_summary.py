@@ -12,6 +12,7 @@ from trueup.schema.memory_trace import Held, MemoryTrace
 from .memory_trace import (
     Holder,
     Peak,
+    allocator_at_peak,
     holders,
     kind_of,
     layers_together,
@@ -19,7 +20,6 @@ from .memory_trace import (
     module_of,
     operator_of,
     peak_of,
-    replay,
 )
 
 WORTH = 0.005  # of the peak: what saves less is not said
@@ -92,7 +92,7 @@ def summary_of(
 
 def modelled(trace: MemoryTrace) -> dict[str, Measurement]:
     """Requested, allocated and reserved bytes where most is requested, and what is lost between them."""
-    at_peak = replay(trace).at_peak
+    at_peak = allocator_at_peak(trace)
     words = {
         "requested_bytes": "tensors' own bytes",
         "allocated_bytes": "with blocks rounded up",

@@ -95,17 +95,8 @@ def over_time(trace: MemoryTrace, owner: Callable[[Held], str], most: int) -> di
     return {name: list(accumulate(_changes(held, trace.events))) for name, held in groups.items() if held}
 
 
-@dataclass(frozen=True)
-class Replayed:
-    """What the modelled allocator held where the tensors' bytes were at their highest, and at the end."""
-
-    at_peak: AllocatorFigures
-    at_end: AllocatorFigures
-    peak_reserved: int
-
-
-def replay(trace: MemoryTrace) -> Replayed:
-    """The trace through torch's caching allocator as modelled in allocator.py."""
+def allocator_at_peak(trace: MemoryTrace) -> AllocatorFigures:
+    """Where the tensors take most bytes, of torch's caching allocator as modelled in allocator.py."""
     allocator, handles = ModelledAllocator(), dict[int, int]()
     at_peak = AllocatorFigures()
     for index, comes in _in_order(trace.held):
@@ -115,7 +106,7 @@ def replay(trace: MemoryTrace) -> Replayed:
             allocator.free(handles.pop(index))
         if allocator.now.requested > at_peak.requested:
             at_peak = allocator.now
-    return Replayed(at_peak, allocator.now, allocator.now.reserved)
+    return at_peak
 
 
 def _in_order(held: Sequence[Held]) -> Iterator[tuple[int, bool]]:

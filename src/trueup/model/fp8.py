@@ -6,8 +6,6 @@ import torch
 
 from trueup.schema.quantization import RangeCheck
 
-from .quantized import FP8
-
 # Beyond these a value would be rounded past the largest, or to zero: half a step above 448, half of 2^-9.
 SATURATES = 464.0
 UNDERFLOWS = 2.0**-10
@@ -36,8 +34,3 @@ def _saturated(magnitudes: torch.Tensor) -> int:
 
 def _underflowed(magnitudes: torch.Tensor) -> int:
     return int(((magnitudes > 0) & (magnitudes <= UNDERFLOWS)).sum())
-
-
-def lost_in_cast(values: torch.Tensor) -> int:
-    """How many of these fp32 values are zero, and were not, once they are fp8."""
-    return int(((values != 0) & (values.to(FP8).float() == 0)).sum())
