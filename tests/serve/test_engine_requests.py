@@ -219,6 +219,18 @@ def test_the_wall_clock_of_each_step_is_told_as_prefills_or_decodes() -> None:
     assert engine.stats().prefill_s == len(runner.shapes) - decodes
 
 
+def test_a_request_tells_how_long_it_waited_for_its_first_admission() -> None:
+    plan, ticks = plan_of(rows=1), itertools.count()
+    engine = Engine(ContextRunner(plan), plan, eos_ids=frozenset({EOS}), clock=lambda: float(next(ticks)))
+    engine.add(
+        Request("a", (1, 2), Sampling(3, 0.0, ignore_eos=True))
+    )  # at 0; its three steps begin at 2, 4, 6
+    engine.add(Request("b", (1, 2), Sampling(1, 0.0, ignore_eos=True)))  # at 1; admitted in the step at 8
+    outputs = drain(engine)
+    assert {one.waited_s for one in outputs if one.request_id == "a"} == {2.0}
+    assert {one.waited_s for one in outputs if one.request_id == "b"} == {7.0}
+
+
 def test_steps_that_fail_have_their_seconds_too() -> None:
     plan = plan_of(rows=1)
     runner = FailingRunner(plan, RuntimeError("broken"))

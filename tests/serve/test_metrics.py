@@ -30,6 +30,8 @@ VLLM = {
     "vllm:request_time_per_output_token_seconds_count",
     "vllm:e2e_request_latency_seconds_count",
     "vllm:request_decode_time_seconds_count",
+    "vllm:request_queue_time_seconds_count",
+    "vllm:request_prefill_time_seconds_count",
     "vllm:request_prompt_tokens_count",
     "vllm:request_generation_tokens_count",
     "vllm:request_params_max_tokens_count",

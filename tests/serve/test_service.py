@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from trueup.serve.finishes import LATELY, LONGEST_WAIT_S, Finishes
 from trueup.serve.observer import Finished
 from trueup.serve.refusals import BusyError, DrainingError, NotReadyError, ServiceError
-from trueup.serve.request import RefusedError, Sampling
+from trueup.serve.request import Output, RefusedError, Sampling
 from trueup.serve.service import TROUBLE_S, Answer, Ask, Service
 
 Test = Callable[[Service, FakeEngine], Coroutine[Any, Any, None]]
@@ -290,6 +291,37 @@ def test_times_are_of_the_services_own_clock() -> None:
 
     engine = FakeEngine(script=says("ab"))
     with_service(test, engine, observer=told, clock=lambda: float(next(now)))
+
+
+class WaitingEngine(FakeEngine):
+    """Each of its requests waited 5 s before it was begun."""
+
+    def step(self) -> list[Output]:
+        return [replace(one, waited_s=5.0) for one in super().step()]
+
+
+def test_the_time_before_the_first_token_is_told_as_queue_and_prefill() -> None:
+    told, now = Told(), iter(range(1000))
+
+    async def test(service: Service, engine: FakeEngine) -> None:
+        await text_of((await service.submit([ask(arrived=-10.0)]))[0])
+        (over,) = told.over
+        assert over.queue_s is not None
+        assert over.prefill_s is not None
+        assert over.queue_s + over.prefill_s == told.first[0]
+        assert over.queue_s >= 10.0 + 5.0
+
+    with_service(test, WaitingEngine(script=says("ab")), observer=told, clock=lambda: float(next(now)))
+
+
+def test_of_an_engine_that_does_not_tell_neither_is_known() -> None:
+    told = Told()
+
+    async def test(service: Service, engine: FakeEngine) -> None:
+        await text_of((await service.submit([ask()]))[0])
+        assert (told.over[0].queue_s, told.over[0].prefill_s) == (None, None)
+
+    with_service(test, observer=told)
 
 
 def test_a_service_with_nothing_to_do_ends_at_once() -> None:

@@ -73,7 +73,7 @@ class Engine:
             sampling = replace(sampling, seed=secrets.randbits(63))
             request = replace(request, sampling=sampling)
         assert sampling.seed is not None
-        sequence = Sequence(request, sampling.seed, list(prompt))
+        sequence = Sequence(request, sampling.seed, list(prompt), added_s=self._clock())
         self._under_way[request.id] = sequence
         self._scheduler.waiting.append(sequence)
         return request
@@ -89,7 +89,7 @@ class Engine:
         shrinks where memory ran out and it can; the engine lives on."""
         outputs, self._cancelled = self._cancelled, []
         began = self._clock()
-        step = self._scheduler.next_step()
+        step = self._scheduler.next_step(began)
         if step is None:
             return outputs
         outputs += self._computed(step)
@@ -236,8 +236,9 @@ def _draw(sequence: Sequence) -> Draw:
 def _output(
     sequence: Sequence, tokens: tuple[Token, ...], finish: FinishReason | None, reason: str | None = None
 ) -> Output:
-    prompt = len(sequence.request.prompt)
-    return Output(sequence.request.id, tokens, finish, prompt, sequence.cached_tokens, reason)
+    prompt, admitted_s = len(sequence.request.prompt), sequence.admitted_s
+    waited_s = None if admitted_s is None else admitted_s - sequence.added_s
+    return Output(sequence.request.id, tokens, finish, prompt, sequence.cached_tokens, reason, waited_s)
 
 
 def _words(error: Exception) -> str:

@@ -81,6 +81,12 @@ class ServingMetrics:
         self._decode_s = self._histogram(
             "vllm:request_decode_time_seconds", "First to last token.", REQUEST_S
         )
+        self._queue_s = self._histogram(
+            "vllm:request_queue_time_seconds", "From arrival to the engine's first work.", REQUEST_S
+        )
+        self._prefill_s = self._histogram(
+            "vllm:request_prefill_time_seconds", "From the engine's first work to the first token.", REQUEST_S
+        )
         sizes = _steps_1_2_5(most_tokens)
         self._prompt = self._histogram("vllm:request_prompt_tokens", "Prompt tokens.", sizes)
         self._generated = self._histogram("vllm:request_generation_tokens", "Tokens generated.", sizes)
@@ -132,6 +138,10 @@ class ServingMetrics:
         self._prompt.observe(request.prompt_tokens)
         self._generated.observe(request.generated_tokens)
         self._asked.observe(request.max_tokens)
+        if request.queue_s is not None:
+            self._queue_s.observe(request.queue_s)
+        if request.prefill_s is not None:
+            self._prefill_s.observe(request.prefill_s)
         if request.decode_s is not None:
             self._decode_s.observe(request.decode_s)
         if request.per_token_s is not None:

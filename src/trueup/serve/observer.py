@@ -11,7 +11,8 @@ How = Literal["stop", "length", "abort", "error"]
 @dataclass(frozen=True)
 class Finished:
     """One request that is over. `decode_s` is from its first token to its last, `per_token_s` that for each
-    token after the first; None where there was no such token."""
+    token after the first, `queue_s` from its arrival to the engine's first work on it, `prefill_s` from there
+    to its first token; None where there was no such token, or nobody looked."""
 
     how: How
     prompt_tokens: int
@@ -20,6 +21,8 @@ class Finished:
     e2e_s: float
     decode_s: float | None
     per_token_s: float | None
+    queue_s: float | None = None
+    prefill_s: float | None = None
 
 
 class Observer(Protocol):

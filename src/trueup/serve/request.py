@@ -72,7 +72,8 @@ class Token:
 @dataclass(frozen=True)
 class Output:
     """What one step gave one request. A stop token is the last of `tokens`. `finish` is set in a request's
-    last output and no other; `cached_tokens` are those of its prompt that the prefix cache had."""
+    last output and no other; `cached_tokens` are those of its prompt that the prefix cache had. `waited_s` is
+    from the engine's taking it to its first admission; None where it was not admitted, or nobody looked."""
 
     request_id: str
     tokens: tuple[Token, ...]
@@ -80,3 +81,4 @@ class Output:
     prompt_tokens: int
     cached_tokens: int
     reason: str | None = None  # of "error"
+    waited_s: float | None = None

@@ -30,7 +30,8 @@ class Sequence:
     computed: int = 0
     furthest: int = 0
     cached_tokens: int = 0  # of the prompt, at its first admission
-    admitted: bool = False
+    added_s: float = 0.0  # by the engine's clock, as is the next
+    admitted_s: float | None = None  # for the first time
 
     @property
     def remaining(self) -> int:
@@ -82,9 +83,9 @@ class Scheduler:
         self.tokens_allowed = max(rows * tokens for rows, tokens in self.plan.prefill_shapes)
         self._decode_next = False
 
-    def next_step(self) -> Step | None:
+    def next_step(self, now_s: float = 0.0) -> Step | None:
         """None where nobody has anything to compute."""
-        self._admit()
+        self._admit(now_s)
         prefill = [one for one in self.running if one.remaining > 1]
         if prefill and not self._decode_next:
             return self._prefill_step(prefill)
@@ -118,7 +119,7 @@ class Scheduler:
         self.tokens_allowed = max(fewer, default=self.tokens_allowed)
         return bool(fewer)
 
-    def _admit(self) -> None:
+    def _admit(self, now_s: float) -> None:
         while self.waiting and len(self.running) < self.rows_allowed:
             one = self.waiting[0]
             # A block is left for each that runs: else the next to grow would throw this one out again.
@@ -130,8 +131,8 @@ class Scheduler:
             one.table = table
             one.computed = table.cached_tokens
             one.furthest = max(one.furthest, one.computed)
-            if not one.admitted:
-                one.admitted = True
+            if one.admitted_s is None:
+                one.admitted_s = now_s
                 one.cached_tokens = table.cached_tokens
                 self.prefix_tokens_asked += len(one.request.prompt)
                 self.prefix_tokens_hit += one.cached_tokens

@@ -84,6 +84,8 @@ class _Live:
 
     answer: Answer
     text: AnswerText
+    added: float  # when the engine took it
+    queued_s: float | None = None  # from its arrival until the engine began on it
     first: float | None = None  # when its first token came
     last: float = 0.0
     prompt_tokens: int = 0
@@ -285,12 +287,13 @@ class Service:
         ask = answer.ask
         end_ids = self.codec.end_ids | set(ask.sampling.stop_token_ids)
         text = AnswerText(self.codec.text_stream(), ask.stops, end_ids)
+        added = self.clock()
         try:
             engine.add(Request(answer.id, ask.prompt, ask.sampling))
         except TrueupError as error:
             self._tell(self._deliver, [(answer, error)])
             return
-        self._live[answer.id] = _Live(answer, text, prompt_tokens=len(ask.prompt))
+        self._live[answer.id] = _Live(answer, text, added, prompt_tokens=len(ask.prompt))
         self._tell(self._deliver, [(answer, None)])
 
     def _given(self, engine: EngineLike, output: Output) -> list[_Given]:
@@ -304,6 +307,8 @@ class Service:
             return [(live.answer, ServiceError(f"the engine gave up: {reason}"))]
         before = live.text.count
         piece = live.text.feed(output.tokens, output.finish, output.cached_tokens)
+        if output.waited_s is not None:
+            live.queued_s = live.added - live.answer.ask.arrived + output.waited_s
         self._clocked(live, piece.count - before)
         if piece.finish is not None:
             del self._live[output.request_id]
@@ -327,6 +332,7 @@ class Service:
     def _finished(self, live: _Live, how: Literal["stop", "length", "abort", "error"]) -> None:
         now, count = self.clock(), live.text.count
         decode_s = live.last - live.first if live.first is not None else None
+        first_s = live.first - live.answer.ask.arrived if live.first is not None else None
         self._observer.finished(
             Finished(
                 how=how,
@@ -336,6 +342,8 @@ class Service:
                 e2e_s=now - live.answer.ask.arrived,
                 decode_s=decode_s,
                 per_token_s=decode_s / (count - 1) if decode_s is not None and count > 1 else None,
+                queue_s=live.queued_s,
+                prefill_s=None if first_s is None or live.queued_s is None else first_s - live.queued_s,
             )
         )
 
