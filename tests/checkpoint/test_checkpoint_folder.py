@@ -15,6 +15,7 @@ import pytest
 import torch
 from checkpoint_records import ORIGIN, contents, make_run, snapshot, tensors, value_in, write
 
+from trueup.checkpoint.carry import leave_later
 from trueup.checkpoint.folder import (
     DamagedCheckpointError,
     best_of,
@@ -327,6 +328,28 @@ def test_what_killed_writers_left_goes_with_the_next(root: Path) -> None:
     names = sorted(path.name for path in root.iterdir())
     assert names == ["00000020", "00000040", "00000060", "compile-cache.zip"]
     assert value_in(root / "00000040") == 40.0
+
+
+@pytest.mark.parametrize("how", ["a file", "a link", "a link to nothing"])
+@pytest.mark.parametrize("name", ["00000040.incomplete", "00000040.replaced", "00000040", "00000020.left"])
+def test_what_is_no_folder_has_no_name_of_a_checkpoint_for_long(root: Path, name: str, how: str) -> None:
+    """A backup, or a copy that broke off, may leave it there; no save fails for it."""
+    write(root, 20)
+    elsewhere = root.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").touch()
+    if how == "a file":
+        (root / name).write_text("not ours")
+    else:
+        (root / name).symlink_to(elsewhere if how == "a link" else elsewhere / "nothing")
+    write(root, 40)
+    leave_later(root, 20)
+    write(root, 40)
+    assert value_in(root / "00000040") == 40.0
+    assert (elsewhere / "kept").exists()
+    remove_checkpoint(root, 40)
+    assert steps(root) == [20]
+    assert not [path.name for path in root.iterdir() if path.name.endswith(("incomplete", "replaced"))]
 
 
 def test_a_reader_finds_the_one_a_killed_writer_had_put_aside(root: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from trueup.files.whole import put_in_place
 from trueup.schema import StorageError
 
-from .folder import INCOMPLETE, clean_up, folder_name, read_manifest, steps, verified
+from .folder import INCOMPLETE, clean_up, discard, folder_name, read_manifest, steps, verified
 
 LEFT = ".left"
 
@@ -20,7 +20,7 @@ def copy_checkpoint(source: Path, root: Path) -> Path:
     target = root / folder_name(read_manifest(source).step)
     part = root / f"{target.name}{INCOMPLETE}"
     try:
-        shutil.rmtree(part, ignore_errors=True)
+        discard(part, ignore_errors=True)
         root.mkdir(parents=True, exist_ok=True)
         shutil.copytree(source, part)
         verified(part)
@@ -31,7 +31,7 @@ def copy_checkpoint(source: Path, root: Path) -> Path:
             "or make the folder writable, and resume again"
         ) from None
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        discard(part, ignore_errors=True)
     return target
 
 
@@ -43,7 +43,7 @@ def leave_later(root: Path, step: int) -> list[int]:
         clean_up(root)
     later = [one for one in steps(root) if one > step]
     for aside in root.glob(f"*{LEFT}") if later else ():
-        shutil.rmtree(aside, ignore_errors=True)
+        discard(aside, ignore_errors=True)
     for one in later:
         aside = root / f"{folder_name(one)}{LEFT}"
         try:

@@ -29,6 +29,7 @@ __all__ = [
     "best_of",
     "checkpoints_of",
     "clean_up",
+    "discard",
     "folder_name",
     "load_tensors",
     "newest_step",
@@ -179,8 +180,7 @@ def write_checkpoint(root: Path, snapshot: Snapshot) -> Path:
         with _explained(root, snapshot.step):
             made_root = _make(root)
             clean_up(root)
-            if part.exists():
-                shutil.rmtree(part)  # could not be cleaned up: say why
+            discard(part)  # what could not be cleaned up says why
             part.mkdir()
             fill(part, snapshot)
             (part / MANIFEST_FILE).write_bytes(sealed(_manifest(part, snapshot)))
@@ -188,12 +188,12 @@ def write_checkpoint(root: Path, snapshot: Snapshot) -> Path:
                 flush(path)
             _put(part, target)
     except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
+        discard(part, ignore_errors=True)
         if made_root:
             with contextlib.suppress(OSError):
                 root.rmdir()
         raise
-    shutil.rmtree(root / f"{target.name}{REPLACED}", ignore_errors=True)
+    discard(root / f"{target.name}{REPLACED}", ignore_errors=True)
     return target
 
 
@@ -201,10 +201,10 @@ def remove_checkpoint(root: Path, step: int) -> None:
     """Remove a checkpoint: it is whole, or from one instant to the next none at all. Raises StorageError."""
     going = root / f"{folder_name(step)}{INCOMPLETE}"
     try:
-        shutil.rmtree(going, ignore_errors=True)
+        discard(going, ignore_errors=True)
         (root / folder_name(step)).rename(going)
         flush_names(root)
-        shutil.rmtree(going)
+        discard(going)
     except OSError as error:
         raise StorageError(
             f"the checkpoint of step {step} could not be removed from {root}: {error.strerror or error}"
@@ -231,7 +231,7 @@ def _manifest(part: Path, snapshot: Snapshot) -> CheckpointManifest:
 def _put(part: Path, target: Path) -> None:
     """Rename what is whole to its name. An older folder of that name stays aside: its removal may wait."""
     aside = target.with_name(f"{target.name}{REPLACED}")
-    if target.exists():
+    if os.path.lexists(target):
         target.rename(aside)
     try:
         part.rename(target)
@@ -248,13 +248,26 @@ def clean_up(root: Path) -> None:
     for name in os.listdir(root):
         _put_back(root, name)
         if _step_of(name) is not None and name.endswith((REPLACED, INCOMPLETE)):
-            shutil.rmtree(root / name, ignore_errors=True)
+            discard(root / name, ignore_errors=True)
+
+
+def discard(path: Path, *, ignore_errors: bool = False) -> None:
+    """Remove what has this name, if anything has: a folder with all that is in it, a file, or a link and not
+    what it leads to. Raises OSError, unless told to ignore it."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=ignore_errors)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError:
+        if not ignore_errors:
+            raise
 
 
 def _put_back(root: Path, name: str) -> None:
-    target = root / name.removesuffix(REPLACED)
-    if name.endswith(REPLACED) and _step_of(name) is not None and not target.exists():
-        (root / name).rename(target)
+    aside, target = root / name, root / name.removesuffix(REPLACED)
+    if name.endswith(REPLACED) and _step_of(name) is not None and aside.is_dir() and not target.exists():
+        aside.rename(target)
 
 
 def _make(root: Path) -> bool:

@@ -7,14 +7,13 @@ checked against the manifest before the folder gets its name."""
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from trueup.files.whole import put_in_place
 from trueup.schema import InputError, StorageError
 
-from .folder import INCOMPLETE, DamagedCheckpointError, folder_name, read_manifest, step_of, verified
+from .folder import INCOMPLETE, DamagedCheckpointError, discard, folder_name, read_manifest, step_of, verified
 from .manifest import MANIFEST_FILE, CheckpointManifest, unsealed
 from .remote_files import RemoteFiles, Retry, shown
 from .retention import Retention, Saved
@@ -111,16 +110,16 @@ class Remote:
         try:
             if _is_here(target, manifest.origin.run, text):
                 return target
-            shutil.rmtree(part, ignore_errors=True)
+            discard(part, ignore_errors=True)
             part.mkdir(parents=True)
             self._fetch(_name(run_id, step), manifest, text, part)
             if target.exists():  # damaged, as was seen above
-                shutil.rmtree(target)
+                discard(target)
             put_in_place(part, target, replace=False)
         except OSError as error:
             raise StorageError(f"{target} cannot be written: {error.strerror or error}") from error
         finally:
-            shutil.rmtree(part, ignore_errors=True)
+            discard(part, ignore_errors=True)
         return target
 
     def retain(self, run_id: str, retention: Retention, *, newest: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from pathlib import Path
 from trueup.schema import StorageError, TrueupError
 
 from .carry import left_up_to
-from .folder import folder_name, read_manifest, remove_checkpoint, steps, write_checkpoint
+from .folder import discard, folder_name, read_manifest, remove_checkpoint, steps, write_checkpoint
 from .manifest import CheckpointManifest
 from .retention import Retention, Saved
 from .snapshot import Snapshot
@@ -137,7 +136,7 @@ class CheckpointWriter:
                     self._tell_removed(one, saved[one].bytes)
             for one, aside in left_up_to(self._root, step).items():
                 size = _size(aside)
-                shutil.rmtree(aside)
+                discard(aside)
                 self._tell_removed(one, size)
         except (StorageError, OSError) as error:
             self._tell(
