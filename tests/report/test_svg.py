@@ -10,9 +10,12 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from report_samples import make_record
 
+from trueup.report import plots
 from trueup.report.axis import Axis
 from trueup.report.svg import ACCENT, HEIGHT, INK, SHAPES, SOFT, WIDTH, Canvas, width_of
+from trueup.schema import Sample
 
 FINITE = st.floats(-1e12, 1e12)
 HOSTILE = "</text><script>alert(1)</script>\x1b[31m $x^2$ &"
@@ -191,3 +194,59 @@ def test_ids_are_the_plots_own() -> None:
     canvas = Canvas("run-1-loss")
     canvas.line([0.0, 1.0], [0.0, 1.0], ACCENT, name="line")
     assert set(re.findall(r' id="([^"]+)"', canvas.svg("one"))) == {"run-1-loss-title", "run-1-loss-line"}
+
+
+def stretches(svg: str) -> list[int]:
+    """Points in each stretch of the line."""
+    paths = re.findall(r'<path d="(M [^"]+)" fill="none" stroke="var\(--accent\)"', svg)
+    (path,) = (found for found in paths if " L " in found)  # not the legend's sample
+    return [len(part.split(" L ")) for part in path.split("M ")[1:]]
+
+
+def test_a_line_does_not_cross_a_gap_and_a_point_alone_is_a_dot() -> None:
+    canvas = Canvas("p")
+    canvas.line([0.0, 1.0, 8.0, 20.0, 21.0, 22.0], [1.0] * 6, ACCENT, gaps=[2, 3])
+    svg = canvas.svg("three stretches")
+    assert stretches(svg) == [2, 1, 3]
+    assert " h 0 M " in svg  # with round ends a dot
+    assert 'stroke-linecap="round"' in svg
+    canvas = Canvas("p")
+    canvas.line([0.0, 1.0, 8.0], [1.0] * 3, ACCENT)
+    assert stretches(canvas.svg("one")) == [3]
+
+
+def test_an_area_does_not_cross_a_gap() -> None:
+    canvas = Canvas("p")
+    canvas.between([0.0, 1.0, 8.0, 9.0], [0.0] * 4, [1.0] * 4, ACCENT, gaps=[2])
+    path = re.search(r'<path d="([^"]+)" fill="var\(--accent\)"', canvas.svg("two areas"))
+    assert path is not None
+    assert [len(area.split(" L ")) for area in path[1].split(" Z")[:-1]] == [4, 4]
+
+
+@pytest.mark.parametrize("count", [30, 3000])  # as they are, and binned
+def test_a_sensors_line_breaks_where_it_was_not_read(count: int) -> None:
+    """The record's integrals leave such a stretch out, too."""
+    before, after = count // 3, count - count // 3
+    times = [0.5 * n for n in range(before)] + [0.5 * before + 60 + 0.5 * n for n in range(after)]
+    record = make_record().model_copy(
+        update={"samples": tuple(Sample(at_s=at, values={"power_w": 10.0 + at % 7}) for at in times)}
+    )
+    svg = plots.power(record, "run")
+    assert svg is not None
+    parts = stretches(svg)
+    assert len(parts) == 2
+    assert sum(parts) <= max(count, 242) if count > plots.MOST_POINTS else parts == [before, after]
+    assert parts[1] / parts[0] == pytest.approx(2, rel=0.1)
+
+
+def test_no_bin_holds_readings_of_both_sides_of_a_gap() -> None:
+    x = [float(n) for n in range(1500)]
+    y = [1.0] * 700 + [100.0] * 800
+    (_, low, mean, high), after = plots.binned_apart(x, y, [700])
+    assert low == mean == high
+    assert set(mean) == {1.0, 100.0}
+    assert [n for n in range(1, len(mean)) if mean[n] != mean[n - 1]] == after
+
+
+def test_readings_are_apart_from_where_an_integral_leaves_out_what_is_between() -> None:
+    assert plots.gaps_in([0.0, 3.0, 6.5, 7.0, 70.0]) == [2, 4]

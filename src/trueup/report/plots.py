@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from trueup.analysis.sensors import LONGEST_GAP_S
+
 from .svg import ACCENT, GRID, INK, MUTED, PAPER, SHAPES, SOFT, WARN, Canvas
 from .wording import duration, number, quantity, words
 
@@ -156,12 +158,36 @@ def binned(x: Floats, y: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     """(x, low, mean, high): as they are up to `MOST_POINTS` points, else of bins of equal count."""
     if len(x) <= MOST_POINTS:
         return x, y, y, y
-    edges = [len(x) * n // _BINS for n in range(_BINS + 1)]
+    return _means(x, y, [len(x) * n // _BINS for n in range(_BINS + 1)])
+
+
+def binned_apart(
+    x: Floats, y: Floats, gaps: Sequence[int]
+) -> tuple[tuple[Floats, Floats, Floats, Floats], list[int]]:
+    """`binned`, with no bin across one of `gaps` (places of points); and the places of bins after them."""
+    if len(x) <= MOST_POINTS:
+        return (x, y, y, y), list(gaps)
+    edges, after = [0], []
+    for start, end in pairwise((0, *gaps, len(x))):
+        if start:
+            after.append(len(edges) - 1)
+        bins = min(end - start, math.ceil(_BINS * (end - start) / len(x)))
+        edges += [start + (end - start) * n // bins for n in range(1, bins + 1)]
+    return _means(x, y, edges), after
+
+
+def _means(x: Floats, y: Floats, edges: Sequence[int]) -> tuple[Floats, Floats, Floats, Floats]:
     bins = list(pairwise(edges))
     parts = [y[start:end] for start, end in bins]
     middle = [math.fsum(x[start:end]) / (end - start) for start, end in bins]
     mean = [math.fsum(part) / len(part) for part in parts]
     return middle, [min(part) for part in parts], mean, [max(part) for part in parts]
+
+
+def gaps_in(times_s: Floats) -> list[int]:
+    """Places of readings that came so long after the one before that nobody knows what was between: what
+    integrals leave out, no line is drawn across."""
+    return [n for n, (a, b) in enumerate(pairwise(times_s), start=1) if b - a > LONGEST_GAP_S]
 
 
 def _series(samples: Sequence[Sample], sensor: str, unit: float = 1.0) -> list[tuple[float, float]]:
@@ -175,7 +201,8 @@ def _series(samples: Sequence[Sample], sensor: str, unit: float = 1.0) -> list[t
 def _over_time(
     name: str, series: dict[str, list[tuple[float, float]]], unit: str, peak_text: Callable[[float], str]
 ) -> str | None:
-    """Series over the run's minutes or hours; `peak_text` words the largest value for the description."""
+    """Series over the run's minutes or hours, none of them across a gap in its readings; `peak_text` words
+    the largest value for the description."""
     drawn = {label: points for label, points in series.items() if points}
     if not drawn:
         return None
@@ -186,10 +213,14 @@ def _over_time(
     for colour, dotted, (label, points) in zip(
         (ACCENT, MUTED, WARN, MUTED), (False, False, False, True), drawn.items(), strict=False
     ):
-        x, low, mean, high = binned([at / scale for at, _ in points], [value for _, value in points])
+        (x, low, mean, high), gaps = binned_apart(
+            [at / scale for at, _ in points],
+            [value for _, value in points],
+            gaps_in([at for at, _ in points]),
+        )
         if len(points) > MOST_POINTS:
-            canvas.between(x, low, high, colour, opacity=0.16)
-        canvas.line(x, mean, colour, width=1.4, dotted=dotted, label=label)
+            canvas.between(x, low, high, colour, opacity=0.16, gaps=gaps)
+        canvas.line(x, mean, colour, width=1.4, dotted=dotted, gaps=gaps, label=label)
         said.append(f"{label} at most {peak_text(max(value for _, value in points))}")
     canvas.y.hold((0.0,))
     canvas.y.low = min(0.0, *(value for points in drawn.values() for _, value in points))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from markupsafe import escape
@@ -86,18 +87,22 @@ class Canvas:
         width: float = 1.6,
         dotted: bool = False,
         dots: float | None = None,
+        gaps: Sequence[int] = (),
         label: str | None = None,
         name: str | None = None,
     ) -> None:
-        """`dots`: the size of one at each point. `name` becomes the element's id, after the plot's own."""
+        """`dots`: the size of one at each point. `gaps`: points, ascending, to which no line leads: one that
+        stands alone is a dot as wide as the line. `name` becomes the element's id, after the plot's own."""
         self.x.hold(x)
         self.y.hold(y)
         style = f'fill="none" stroke="{colour}" stroke-width="{width:g}"'
         style += ' stroke-dasharray="2 3"' if dotted else ""
 
         def drawn(box: _Box) -> str:
-            points = " L ".join(f"{box.x(a):.2f} {box.y(b):.2f}" for a, b in zip(x, y, strict=True))
-            return f'<path{self._id(name)} d="M {points}" {style}/>'
+            parts = _apart_at(gaps, _points(box, x, y))
+            round_ends = ' stroke-linecap="round"' if gaps else ""
+            each = (f"M {' L '.join(part)}{'' if len(part) > 1 else ' h 0'}" for part in parts)
+            return f'<path{self._id(name)} d="{" ".join(each)}" {style}{round_ends}/>'
 
         self._above.append(drawn)
         sample = f'<path d="M -8 0 H 8" {style}/>'
@@ -139,15 +144,16 @@ class Canvas:
         colour: str,
         *,
         opacity: float = 1,
+        gaps: Sequence[int] = (),
     ) -> None:
-        """The area from `low` to `high`."""
+        """The area from `low` to `high`; `gaps` as in `line`."""
         self.x.hold(x)
         self.y.hold((*low, *high))
 
         def drawn(box: _Box) -> str:
-            there = [*zip(x, high, strict=True), *reversed(list(zip(x, low, strict=True)))]
-            points = " L ".join(f"{box.x(a):.2f} {box.y(b):.2f}" for a, b in there)
-            return f'<path d="M {points} Z" fill="{colour}" fill-opacity="{opacity:g}"/>'
+            there, back = (_apart_at(gaps, _points(box, x, y)) for y in (high, low))
+            each = (f"M {' L '.join([*a, *reversed(b)])} Z" for a, b in zip(there, back, strict=True))
+            return f'<path d="{" ".join(each)}" fill="{colour}" fill-opacity="{opacity:g}"/>'
 
         self._above.append(drawn)
 
@@ -277,6 +283,15 @@ def _apart(texts: Iterable[tuple[float, float]]) -> bool:
             return False
         end = at + width / 2 + TEXT / 2
     return True
+
+
+def _points(box: _Box, x: Sequence[float], y: Sequence[float]) -> list[str]:
+    return [f"{box.x(a):.2f} {box.y(b):.2f}" for a, b in zip(x, y, strict=True)]
+
+
+def _apart_at(gaps: Sequence[int], points: list[str]) -> list[list[str]]:
+    """The points in stretches, a new one from each of `gaps`."""
+    return [points[start:end] for start, end in pairwise((0, *gaps, len(points)))]
 
 
 def _most_up(top: float, bottom: float) -> int:
