@@ -17,13 +17,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from trueup.model.tiny import VOCAB, _byte_tokenizer
 from trueup.serve.app import Api, make_app
 from trueup.serve.codec import Codec
+from trueup.serve.completions import Served
 from trueup.serve.engine_like import EngineLike
-from trueup.serve.idempotency import Memory
+from trueup.serve.idempotency import KeptAnswers
 from trueup.serve.limits import ApiKeys, ApiLimits
 from trueup.serve.metrics import ServingMetrics
-from trueup.serve.server import Ended, Stop, listen, serve
+from trueup.serve.server import Ended, Shutdown, listen, serve
 from trueup.serve.service import Service
-from trueup.serve.work import Served
 
 MODEL = "tiny"
 WAIT_S = 120.0  # for what happens at once unless it is broken
@@ -50,13 +50,13 @@ class Running:
     engine: FakeEngine
     loop: asyncio.AbstractEventLoop
     service: Service
-    stop: Stop
+    shutdown: Shutdown
     thread: threading.Thread
     ended: list[Ended | BaseException] = field(default_factory=list)
 
     def terminate(self) -> None:
         """As a SIGTERM does."""
-        self.loop.call_soon_threadsafe(self.stop.ask)
+        self.loop.call_soon_threadsafe(self.shutdown.ask)
 
     def result(self) -> Ended:
         """Waits for its end."""
@@ -83,7 +83,7 @@ def serving(
     room: int = 16,
     limits: ApiLimits | None = None,
     keys: ApiKeys | None = None,
-    memory: Callable[[], Memory] = Memory,
+    answers: Callable[[], KeptAnswers] = KeptAnswers,
     require_key: bool = False,
     drain_s: float = WAIT_S,
     codec: Codec | None = None,
@@ -99,14 +99,16 @@ def serving(
         served = Served(MODEL, 1, context, "test")
         metrics = ServingMetrics(MODEL, lambda: service.stats, context)
         service = Service(open_engine or (lambda: engine), codec or tiny_codec(), room=room, observer=metrics)
-        api = Api(service, served, metrics, limits or ApiLimits(), keys or ApiKeys([]), memory(), require_key)
-        stop = Stop()
+        api = Api(
+            service, served, metrics, limits or ApiLimits(), keys or ApiKeys([]), answers(), require_key
+        )
+        shutdown = Shutdown()
         loop = asyncio.get_running_loop()
-        made.append(Running(url, engine, loop, service, stop, threading.current_thread()))
+        made.append(Running(url, engine, loop, service, shutdown, threading.current_thread()))
         if open_engine is not None:  # the test watches it open
             started.set()
         app = make_app(api)
-        return await serve(app, service, listening, drain_s=drain_s, stop=stop, loaded=started.set)
+        return await serve(app, service, listening, drain_s=drain_s, shutdown=shutdown, loaded=started.set)
 
     def run() -> None:
         try:

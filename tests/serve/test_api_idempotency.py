@@ -12,7 +12,7 @@ import pytest
 from api_server import MODEL, Running, serving
 from fake_engine import FakeEngine, without_end
 
-from trueup.serve.idempotency import Memory
+from trueup.serve.idempotency import KeptAnswers
 from trueup.serve.limits import ApiKeys
 
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 20}
@@ -156,7 +156,7 @@ def test_two_clients_may_have_the_same_key() -> None:
 
 
 def test_an_answer_no_longer_kept_is_not_given_twice() -> None:
-    with serving(memory=lambda: Memory(size=1)) as server:
+    with serving(answers=lambda: KeptAnswers(size=1)) as server:
         assert post(server, CHAT).json()["choices"][0]["message"]["content"] == "Hello, world."
         gone = post(server, CHAT)
         assert (gone.status_code, gone.json()["error"]["code"]) == (409, "idempotency_answer_gone")

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from trueup.serve.idempotency import Head, Memory, fingerprint_of, key_of
+from trueup.serve.idempotency import Head, KeptAnswers, fingerprint_of, key_of
 from trueup.serve.openai_errors import ApiError
 
 ASKED = fingerprint_of("POST", "/v1/completions", b"{}")
@@ -21,17 +21,17 @@ class Clock:
         return self.now
 
 
-def answered(memory: Memory, key: str, answer: bytes = b"answer", owner: str = "") -> None:
-    kept, new = memory.begin(owner, key, ASKED)
+def answered(answers: KeptAnswers, key: str, answer: bytes = b"answer", owner: str = "") -> None:
+    kept, new = answers.begin(owner, key, ASKED)
     assert new
     kept.begin(HEAD)
     kept.add(answer)
-    memory.close(owner, key, kept, None)
+    answers.close(owner, key, kept, None)
 
 
-def replayed(memory: Memory, key: str) -> bytes:
+def replayed(answers: KeptAnswers, key: str) -> bytes:
     async def read() -> bytes:
-        kept, new = memory.begin("", key, ASKED)
+        kept, new = answers.begin("", key, ASKED)
         assert not new
         assert await kept.head() == HEAD
         return b"".join([chunk async for chunk in kept.chunks()])
@@ -39,109 +39,109 @@ def replayed(memory: Memory, key: str) -> bytes:
     return asyncio.run(read())
 
 
-def refusal(memory: Memory, key: str, asked: bytes = ASKED, owner: str = "") -> tuple[int, str | None]:
+def refusal(answers: KeptAnswers, key: str, asked: bytes = ASKED, owner: str = "") -> tuple[int, str | None]:
     with pytest.raises(ApiError) as refused:
-        memory.begin(owner, key, asked)
+        answers.begin(owner, key, asked)
     return refused.value.status, refused.value.code
 
 
 def test_an_answer_that_is_done_is_given_again_byte_for_byte() -> None:
-    memory = Memory()
-    answered(memory, "k", b"data: 1\n\ndata: [DONE]\n\n")
-    assert replayed(memory, "k") == b"data: 1\n\ndata: [DONE]\n\n"
+    answers = KeptAnswers()
+    answered(answers, "k", b"data: 1\n\ndata: [DONE]\n\n")
+    assert replayed(answers, "k") == b"data: 1\n\ndata: [DONE]\n\n"
 
 
 def test_a_key_under_way_is_in_use() -> None:
-    memory = Memory()
-    memory.begin("", "k", ASKED)
-    assert refusal(memory, "k") == (409, "idempotency_key_in_use")
+    answers = KeptAnswers()
+    answers.begin("", "k", ASKED)
+    assert refusal(answers, "k") == (409, "idempotency_key_in_use")
 
 
 def test_a_key_with_another_body_is_refused_under_way_and_done() -> None:
-    memory, other = Memory(), fingerprint_of("POST", "/v1/completions", b"{ }")
-    memory.begin("", "k", ASKED)
-    answered(memory, "done")
-    assert refusal(memory, "k", other) == (422, "idempotency_key_reused")
-    assert refusal(memory, "done", other) == (422, "idempotency_key_reused")
+    answers, other = KeptAnswers(), fingerprint_of("POST", "/v1/completions", b"{ }")
+    answers.begin("", "k", ASKED)
+    answered(answers, "done")
+    assert refusal(answers, "k", other) == (422, "idempotency_key_reused")
+    assert refusal(answers, "done", other) == (422, "idempotency_key_reused")
 
 
 def test_the_same_body_on_another_path_is_another_request() -> None:
-    memory = Memory()
-    answered(memory, "k")
-    assert refusal(memory, "k", fingerprint_of("POST", "/v1/chat/completions", b"{}"))[0] == 422
+    answers = KeptAnswers()
+    answered(answers, "k")
+    assert refusal(answers, "k", fingerprint_of("POST", "/v1/chat/completions", b"{}"))[0] == 422
 
 
 def test_each_client_has_keys_of_its_own() -> None:
-    memory = Memory()
-    answered(memory, "k", owner="one")
-    assert memory.begin("two", "k", ASKED)[1]
+    answers = KeptAnswers()
+    answered(answers, "k", owner="one")
+    assert answers.begin("two", "k", ASKED)[1]
 
 
 def test_a_request_that_came_to_nothing_frees_its_key() -> None:
-    memory = Memory()
-    kept, _ = memory.begin("", "k", ASKED)
-    memory.close("", "k", kept, ApiError(503, "later"))
+    answers = KeptAnswers()
+    kept, _ = answers.begin("", "k", ASKED)
+    answers.close("", "k", kept, ApiError(503, "later"))
     with pytest.raises(ApiError, match="later"):
         asyncio.run(kept.head())
-    assert memory.begin("", "k", ASKED)[1]
+    assert answers.begin("", "k", ASKED)[1]
 
 
 def test_answers_are_kept_for_a_day() -> None:
     clock = Clock()
-    memory = Memory(clock=clock)
-    answered(memory, "k")
+    answers = KeptAnswers(clock=clock)
+    answered(answers, "k")
     clock.now = 24 * 3600 - 1
-    assert replayed(memory, "k") == b"answer"
+    assert replayed(answers, "k") == b"answer"
     clock.now = 24 * 3600
-    assert memory.begin("", "k", ASKED)[1]
-    assert memory.held_bytes == 0
+    assert answers.begin("", "k", ASKED)[1]
+    assert answers.held_bytes == 0
 
 
 def test_the_number_of_keys_is_bounded_and_the_oldest_go_first() -> None:
-    memory = Memory(entries=3)
+    answers = KeptAnswers(entries=3)
     for key in "abcd":
-        answered(memory, key)
-    assert len(memory) == 3
-    assert replayed(memory, "b") == b"answer"
-    assert memory.begin("", "a", ASKED)[1]
+        answered(answers, key)
+    assert len(answers) == 3
+    assert replayed(answers, "b") == b"answer"
+    assert answers.begin("", "a", ASKED)[1]
 
 
 def test_beyond_its_bytes_an_old_answer_is_let_go_and_not_given_twice() -> None:
-    memory = Memory(size=10)
+    answers = KeptAnswers(size=10)
     for key in "abc":
-        answered(memory, key, b"12345")
-    assert memory.held_bytes == 10
-    assert refusal(memory, "a") == (409, "idempotency_answer_gone")
-    assert replayed(memory, "c") == b"12345"
+        answered(answers, key, b"12345")
+    assert answers.held_bytes == 10
+    assert refusal(answers, "a") == (409, "idempotency_answer_gone")
+    assert replayed(answers, "c") == b"12345"
 
 
 def test_an_answer_larger_than_all_bounds_is_not_given_twice() -> None:
-    memory = Memory(size=10)
-    answered(memory, "k", b"x" * 11)
-    assert memory.held_bytes == 0
-    assert refusal(memory, "k") == (409, "idempotency_answer_gone")
+    answers = KeptAnswers(size=10)
+    answered(answers, "k", b"x" * 11)
+    assert answers.held_bytes == 0
+    assert refusal(answers, "k") == (409, "idempotency_answer_gone")
 
 
 def test_keys_under_way_outlive_the_bounds() -> None:
     clock = Clock()
-    memory = Memory(entries=2, clock=clock)
-    memory.begin("", "k", ASKED)
-    answered(memory, "a")
-    answered(memory, "b")
+    answers = KeptAnswers(entries=2, clock=clock)
+    answers.begin("", "k", ASKED)
+    answered(answers, "a")
+    answered(answers, "b")
     clock.now = 10**6
-    assert refusal(memory, "k") == (409, "idempotency_key_in_use")
+    assert refusal(answers, "k") == (409, "idempotency_key_in_use")
 
 
 def test_an_answer_is_followed_while_it_comes() -> None:
     async def follow() -> list[bytes]:
-        memory = Memory()
-        kept, _ = memory.begin("", "k", ASKED)
+        answers = KeptAnswers()
+        kept, _ = answers.begin("", "k", ASKED)
         kept.begin(HEAD)
         kept.add(b"1")
         chunks = kept.chunks()
         found = [await anext(chunks)]
         kept.add(b"2")
-        memory.close("", "k", kept, None)
+        answers.close("", "k", kept, None)
         return [*found, *[chunk async for chunk in chunks]]
 
     assert asyncio.run(follow()) == [b"1", b"2"]
@@ -149,14 +149,14 @@ def test_an_answer_is_followed_while_it_comes() -> None:
 
 def test_an_answer_that_is_let_go_while_it_is_read_is_read_to_its_end() -> None:
     async def follow() -> list[bytes]:
-        memory = Memory(size=1)
-        kept, _ = memory.begin("", "k", ASKED)
+        answers = KeptAnswers(size=1)
+        kept, _ = answers.begin("", "k", ASKED)
         kept.begin(HEAD)
         kept.add(b"1")
         chunks = kept.chunks()
         kept.add(b"2")
         found = [await anext(chunks)]
-        memory.close("", "k", kept, None)
+        answers.close("", "k", kept, None)
         assert kept.let_go
         return [*found, *[chunk async for chunk in chunks]]
 

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-from trueup.serve.answer import AnswerText, Piece
+from trueup.serve.answer import AnswerText, Piece, StopStrings
 from trueup.serve.codec import Codec, PromptError, shown
 from trueup.serve.request import FinishReason, Token
-from trueup.serve.stop import StopStrings
 from trueup.serve.text import BROKEN, ByteText, WindowText, byte_pieces, decoded, text_streams
 
 TOKENS = st.lists(st.integers(0, 262), max_size=60)  # bytes, special tokens, and ids of no token

@@ -149,13 +149,13 @@ async def _serving(
 
     from trueup import __version__
     from trueup.serve.app import Api, make_app
-    from trueup.serve.idempotency import Memory
+    from trueup.serve.completions import Served
+    from trueup.serve.idempotency import KeptAnswers
     from trueup.serve.limits import ApiLimits
     from trueup.serve.metrics import ServingMetrics
-    from trueup.serve.server import Stop
+    from trueup.serve.server import Shutdown
     from trueup.serve.server import serve as run_server
     from trueup.serve.service import Service
-    from trueup.serve.work import Served
 
     section = asked.section
     most = opening.plan.most_tokens  # of which the engine refuses none
@@ -178,7 +178,7 @@ async def _serving(
         metrics,
         ApiLimits(request_s=section.request_s),
         keys,
-        Memory(),
+        KeptAnswers(),
         require_key,
     )
     return await run_server(
@@ -186,7 +186,7 @@ async def _serving(
         service,
         listening,
         drain_s=section.drain_s,
-        stop=Stop(),
+        shutdown=Shutdown(),
         loaded=lambda: say(f"ready: {name}, {most:,} tokens of context, {section.concurrency} at once"),
     )
 

@@ -15,12 +15,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from .idempotency import Head, Kept, Memory, fingerprint_of, key_of
+from .completions import Completions, Made, Served
+from .idempotency import Head, KeptAnswer, KeptAnswers, fingerprint_of, key_of
 from .limits import ApiKeys, ApiLimits
 from .metrics import CONTENT_TYPE, ServingMetrics
 from .openai_errors import SOON_S, ApiError, not_found
 from .service import Service
-from .work import Made, Served, Work
 
 READ_ON = 16  # times the most bytes of a body: what is too large is read so far, and forgotten
 
@@ -36,13 +36,13 @@ class Api:
     metrics: ServingMetrics
     limits: ApiLimits
     keys: ApiKeys
-    memory: Memory
+    answers: KeptAnswers
     require_key: bool = False  # refuse requests without an Idempotency-Key
 
 
 def make_app(api: Api) -> FastAPI:
     tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
-    work = Work(api.service, api.served, api.limits, tokenizing)
+    completions = Completions(api.service, api.served, api.limits, tokenizing)
     app = FastAPI(title="trueup", docs_url=None, redoc_url=None, openapi_url=None)
     recording: set[asyncio.Task[None]] = set()
 
@@ -92,11 +92,11 @@ def make_app(api: Api) -> FastAPI:
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
-        return await _answered(api, request, work.chat, recording)
+        return await _answered(api, request, completions.chat, recording)
 
     @app.post("/v1/completions")
     async def completion(request: Request) -> Response:
-        return await _answered(api, request, work.completion, recording)
+        return await _answered(api, request, completions.plain, recording)
 
     return app
 
@@ -109,9 +109,9 @@ async def _answered(api: Api, request: Request, make: Make, recording: set[async
     if key is None:
         made = await _while_wanted(request, make(body, arrived))
         return _counted(api, Flow(made.head, made.chunks, made.end))
-    kept, new = api.memory.begin(owner, key, fingerprint_of(request.method, request.url.path, body))
+    kept, new = api.answers.begin(owner, key, fingerprint_of(request.method, request.url.path, body))
     if new:
-        task = asyncio.create_task(_record(api.memory, owner, key, kept, make(body, arrived)))
+        task = asyncio.create_task(_record(api.answers, owner, key, kept, make(body, arrived)))
         recording.add(task)  # the loop itself keeps no hold of it
         task.add_done_callback(recording.discard)
     else:
@@ -120,7 +120,9 @@ async def _answered(api: Api, request: Request, make: Make, recording: set[async
     return _counted(api, Flow(await kept.head(), chunks))
 
 
-async def _record(memory: Memory, owner: str, key: str, kept: Kept, making: Awaitable[Made]) -> None:
+async def _record(
+    answers: KeptAnswers, owner: str, key: str, kept: KeptAnswer, making: Awaitable[Made]
+) -> None:
     """Makes the answer whether or not its client stays; a key whose request came to nothing is free again."""
     error: Exception | None = None
     try:
@@ -132,9 +134,9 @@ async def _record(memory: Memory, owner: str, key: str, kept: Kept, making: Awai
     except Exception as raised:
         error = raised
     except BaseException:
-        memory.close(owner, key, kept, ApiError(503, "the server has ended", code="draining"))
+        answers.close(owner, key, kept, ApiError(503, "the server has ended", code="draining"))
         raise
-    memory.close(owner, key, kept, error)
+    answers.close(owner, key, kept, error)
 
 
 async def _while_wanted(request: Request, making: Awaitable[Made]) -> Made:

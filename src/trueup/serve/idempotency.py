@@ -36,7 +36,7 @@ class Head:
     headers: tuple[tuple[str, str], ...]
 
 
-class Kept:
+class KeptAnswer:
     """One key's answer as it comes in. `chunks` can be followed by any number of readers."""
 
     def __init__(self, fingerprint: bytes, began_s: float) -> None:
@@ -102,7 +102,7 @@ class Kept:
         self._news = asyncio.Event()
 
 
-class Memory:
+class KeptAnswers:
     """The keys of a day. Used within one event loop."""
 
     def __init__(
@@ -117,7 +117,7 @@ class Memory:
         self._most_bytes = size
         self._kept_s = kept_s
         self._clock = clock
-        self._kept: OrderedDict[bytes, Kept] = OrderedDict()
+        self._kept: OrderedDict[bytes, KeptAnswer] = OrderedDict()
         self._bytes = 0  # of answers that are done
 
     def __len__(self) -> int:
@@ -127,14 +127,14 @@ class Memory:
     def held_bytes(self) -> int:
         return self._bytes
 
-    def begin(self, owner: str, key: str, fingerprint: bytes) -> tuple[Kept, bool]:
+    def begin(self, owner: str, key: str, fingerprint: bytes) -> tuple[KeptAnswer, bool]:
         """The key's answer, and whether it is new and to be made now. Raises ApiError 409 and 422."""
         self._forget_aged()
         name = hashlib.sha256(f"{owner}\0{key}".encode()).digest()
         kept = self._kept.get(name)
         if kept is None:
             self._make_room()
-            kept = self._kept[name] = Kept(fingerprint, self._clock())
+            kept = self._kept[name] = KeptAnswer(fingerprint, self._clock())
             return kept, True
         if kept.fingerprint != fingerprint:
             raise ApiError.of_key(
@@ -152,7 +152,7 @@ class Memory:
             )
         return kept, False
 
-    def close(self, owner: str, key: str, kept: Kept, error: Exception | None) -> None:
+    def close(self, owner: str, key: str, kept: KeptAnswer, error: Exception | None) -> None:
         """The answer is whole, or there is none and the key is free again."""
         kept.end(error)
         if error is not None:

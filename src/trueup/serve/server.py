@@ -36,7 +36,7 @@ class Ended:
     whole: bool
 
 
-class Stop:
+class Shutdown:
     """The wish to end. The first one drains; the second one cuts off what is left."""
 
     def __init__(self) -> None:
@@ -51,13 +51,13 @@ class _Server(uvicorn.Server):
     """uvicorn, whose signals mean what ours do: it would take no connections from then on, and clients are to
     hear 503 while answers are being finished."""
 
-    def __init__(self, config: uvicorn.Config, stop: Stop) -> None:
+    def __init__(self, config: uvicorn.Config, shutdown: Shutdown) -> None:
         super().__init__(config)
-        self._stop = stop
+        self._shutdown = shutdown
         self._loop = asyncio.get_running_loop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._loop.call_soon_threadsafe(self._stop.ask)
+        self._loop.call_soon_threadsafe(self._shutdown.ask)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -78,7 +78,7 @@ async def serve(
     listening: socket.socket,
     *,
     drain_s: float,
-    stop: Stop,
+    shutdown: Shutdown,
     loaded: Callable[[], None] = lambda: None,
 ) -> Ended:
     """Until it is told to stop, and then for `drain_s` more at most. Raises ServiceError where the engine
@@ -93,16 +93,16 @@ async def serve(
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=FLUSH_S,
     )
-    server = _Server(config, stop)
+    server = _Server(config, shutdown)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     service.start()
     failure: ServiceError | None = None
     cut = 0
     try:
-        if await _first(service.loaded(), stop.asked.wait()):
+        if await _first(service.loaded(), shutdown.asked.wait()):
             loaded()
-            await _first(stop.asked.wait(), _ended(serving))
-        cut = await _drained(service, stop, drain_s)
+            await _first(shutdown.asked.wait(), _ended(serving))
+        cut = await _drained(service, shutdown, drain_s)
     except ServiceError as error:
         failure = error
     finally:
@@ -114,12 +114,12 @@ async def serve(
     return Ended(cut, whole)
 
 
-async def _drained(service: Service, stop: Stop, drain_s: float) -> int:
+async def _drained(service: Service, shutdown: Shutdown, drain_s: float) -> int:
     """Finishes what was accepted, within the limit; how many answers were cut off."""
     service.drain()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(drain_s):
-            await _first(service.idle(), stop.at_once.wait())
+            await _first(service.idle(), shutdown.at_once.wait())
     return service.abandon(f"the server is shutting down and has waited {drain_s:g} s; ask another")
 
 

@@ -53,7 +53,7 @@ class Made:
     end: Callable[[], None] = lambda: None
 
 
-class Work:
+class Completions:
     """Makes answers. `tokenizing` has one thread: prompts become tokens one after the other, as they came."""
 
     def __init__(self, service: Service, served: Served, limits: ApiLimits, tokenizing: Executor) -> None:
@@ -69,7 +69,7 @@ class Work:
         codec = self._service.codec
         return await self._make(asked, [lambda: codec.chat(messages)], arrived)
 
-    async def completion(self, body: bytes, arrived: float) -> Made:
+    async def plain(self, body: bytes, arrived: float) -> Made:
         asked = parse(CompletionRequest, body)
         return await self._make(asked, [self._prompt(one) for one in asked.prompts], arrived)
 
