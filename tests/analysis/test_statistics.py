@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from step_series import correlated_noise
 
+from trueup.analysis.names import P99_NEEDS
 from trueup.analysis.statistics import (
     INTERVAL_NEEDS,
-    P99_NEEDS,
     jitter,
     percentile,
     ratio_interval_within_run,

@@ -62,6 +62,16 @@ async def ended_too_soon(writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
+async def garbage_for_a_chunk(writer: asyncio.StreamWriter) -> None:
+    writer.write(HEAD + piece(text_chunk(" a")) + b"zz\r\nnot a size\r\n")
+    writer.close()
+
+
+async def half_a_chunk(writer: asyncio.StreamWriter) -> None:
+    writer.write(HEAD + piece(text_chunk(" a")) + b"400\r\ndata: {")
+    writer.close()
+
+
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
@@ -69,6 +79,8 @@ async def ended_too_soon(writer: asyncio.StreamWriter) -> None:
         (closed_before_its_answer, "connect"),
         (not_http, "connect"),
         (ended_too_soon, "disconnected"),
+        (garbage_for_a_chunk, "disconnected"),
+        (half_a_chunk, "disconnected"),
     ],
 )
 def test_a_connection_that_breaks_is_an_error_of_its_kind(answer: Answer, kind: str) -> None:

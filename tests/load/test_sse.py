@@ -36,6 +36,22 @@ def test_what_the_end_cuts_off_is_told_apart_from_events() -> None:
     assert reader.rest() == b"[DONE]"
 
 
+def test_a_line_in_small_pieces_is_one_line() -> None:
+    reader = EventReader()
+    found = [data for byte in b"data: " + b"x" * 5000 + b"\n\n" for data in reader.feed(bytes([byte]))]
+    assert found == [b"x" * 5000]
+
+
+@pytest.mark.parametrize("line", [b"data: " + b"x" * 501, b": " + b"x" * 501, b"data: x\n" * 400])
+def test_a_long_event_is_refused_though_it_ends_in_the_same_piece(line: bytes) -> None:
+    with pytest.raises(EventTooLongError, match="more than 500 bytes"):
+        EventReader(most_bytes=500).feed(line + b"\n\n")
+
+
+def test_many_short_events_are_no_long_one() -> None:
+    assert len(EventReader(most_bytes=500).feed(b"data: short\n\n" * 1000)) == 1000
+
+
 @pytest.mark.parametrize("piece", [b"x" * 100, b"data: " + b"y" * 60 + b"\n"])
 def test_an_event_without_end_is_refused(piece: bytes) -> None:
     reader = EventReader(most_bytes=500)

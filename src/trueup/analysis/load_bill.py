@@ -20,7 +20,7 @@ from trueup.schema import Frozen, InputError, Kind, Measurement, Price, RunRecor
 from .bill import BillLine, checked_price, known_kinds, price_kind, require_times, stale_price
 from .bill_lines import reason_of, value_of
 from .load_names import load_figure, load_missing
-from .load_server import OVERLAP
+from .load_server import OVERLAP, counter_doubt
 from .outcomes import wall_seconds
 
 HOURS_PER_MONTH = 365 * 24 / 12
@@ -115,10 +115,7 @@ def make_load_bill(
     seconds = _seconds_by_line(record)
     wall_s = fsum(seconds.values())
     stale = stale_price(record.header, price)
-    notes = [*_notes(record), *([stale] if stale else [])]
-    share = record.measurements.get("prefill_time_share")
-    if share is not None and OVERLAP in share.method:
-        notes.append(f"the split between input and output tokens is {OVERLAP}")
+    notes = [*load_notes(record), *([stale] if stale else [])]
     return LoadBill(
         run=record.id,
         name=record.name,
@@ -267,9 +264,13 @@ def _line(name: str, seconds: float, price: Price, wall_s: float) -> BillLine:
     )
 
 
-def _notes(record: RunRecord) -> list[str]:
+def load_notes(record: RunRecord) -> list[str]:
     """What the reader should know of how far the figures carry."""
-    notes = []
+    doubt = counter_doubt(record.measurements)
+    notes = [doubt] if doubt else []
+    share = record.measurements.get("prefill_time_share")
+    if share is not None and OVERLAP in share.method:
+        notes.append(f"the split between input and output tokens is {OVERLAP}")
     offered, done = (value_of(record, f"{what}_requests_per_s") for what in ("offered", "completed"))
     load = record.header.recipe.get("load")
     open_load = isinstance(load, dict) and load.get("arrivals") in ("poisson", "trace", "ramp")

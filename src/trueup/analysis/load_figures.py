@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from math import fsum
 from typing import Any, NamedTuple
 
 from trueup.schema import Measurement, RequestResult, RunRecord, Sample
 
-from .load_latency import of_latency, tokens_per_chunk
+from .load_latency import of_latency
 from .load_limits import Limits, limits_of, within
 from .load_names import LOAD_NAMES, load_figure, load_missing
 from .load_rates import Stretch, rate, stretch_of
 from .load_server import of_server
+from .load_tokens import of_tokens
 from .outcomes import of_wall_clock
 from .sensors import of_samples, series
 
@@ -56,7 +56,7 @@ def summarize_load(record: RunRecord, *, extra: Mapping[str, Measurement] | None
     samples = [one for one in record.samples if stretch and stretch.begin_s <= one.at_s <= stretch.end_s]
     found = _counts(sorted_)
     found |= _in_time(sorted_, stretch, limits)
-    found |= _tokens(sorted_.whole, stretch)
+    found |= of_tokens(sorted_.whole, stretch)
     found |= of_latency(sorted_.whole)
     found |= of_server(record, samples)
     found |= _energy(record, samples, found["output_tokens"])
@@ -161,59 +161,6 @@ def _offered(asked: Sequence[RequestResult]) -> Measurement:
         return load_missing("offered_requests_per_s", "fewer than two instants at which requests were due")
     method = "(requests − 1) / (last due − first due)"
     return load_figure("offered_requests_per_s", (len(due) - 1) / over_s, "measured", method, n=len(due))
-
-
-def _tokens(whole: Sequence[RequestResult], stretch: Stretch | None) -> Found:
-    names = (
-        *("input_tokens", "output_tokens", "input_tokens_per_s", "output_tokens_per_s"),
-        *("total_tokens_per_s", "tokens_per_chunk", "prompt_tokens_off_max", "cut_short_count"),
-    )
-    untold = sum(one.output_tokens is None or one.prompt_tokens is None for one in whole)
-    if untold or not whole or stretch is None:
-        reason = (
-            f"{untold} of {len(whole)} answers came without the server's usage"
-            if untold
-            else "no whole answer"
-        )
-        return {name: load_missing(name, reason, n=len(whole)) for name in names}
-    inputs = [(one.first_s or one.done_s, float(one.prompt_tokens or 0)) for one in whole]
-    outputs = [part for one in whole for part in _spread(one)]
-    counted, n = "the server's usage, summed over whole answers", len(whole)
-    asked = [(one, one.asked_prompt_tokens) for one in whole if one.asked_prompt_tokens is not None]
-    short = sum((one.output_tokens or 0) < (one.asked_output_tokens or 0) for one in whole)
-    return {
-        "input_tokens": load_figure("input_tokens", fsum(t for _, t in inputs), "measured", counted, n=n),
-        "output_tokens": load_figure("output_tokens", fsum(t for _, t in outputs), "measured", counted, n=n),
-        "input_tokens_per_s": rate("input_tokens_per_s", inputs, stretch, "input tokens", n=n),
-        "output_tokens_per_s": rate("output_tokens_per_s", outputs, stretch, "output tokens", n=n),
-        "total_tokens_per_s": rate("total_tokens_per_s", [*inputs, *outputs], stretch, "all tokens", n=n),
-        "tokens_per_chunk": load_figure(
-            "tokens_per_chunk",
-            tokens_per_chunk(whole) or 0.0,
-            "measured",
-            "output tokens over chunks with text",
-        ),
-        "prompt_tokens_off_max": load_figure(
-            "prompt_tokens_off_max",
-            max(abs((one.prompt_tokens or 0) - wanted) for one, wanted in asked),
-            "measured",
-            "|the server's usage − what was wanted|",
-            n=len(asked),
-        )
-        if asked
-        else load_missing("prompt_tokens_off_max", "the prompts were given, without a length"),
-        "cut_short_count": load_figure(
-            "cut_short_count", short, "measured", "usage below max_tokens, counted"
-        ),
-    }
-
-
-def _spread(one: RequestResult) -> list[tuple[float, float]]:
-    """An answer's tokens over its chunks, evenly: (when, how many)."""
-    if one.first_s is None:
-        return [(one.done_s, float(one.output_tokens or 0))]
-    times = list(accumulate(one.gaps_s, initial=one.first_s))
-    return [(at_s, (one.output_tokens or 0) / len(times)) for at_s in times]
 
 
 def _energy(record: RunRecord, samples: Sequence[Sample], output_tokens: Measurement) -> Found:

@@ -14,23 +14,27 @@ from trueup.schema import Measurement, RequestResult
 
 from .load_limits import e2e_s, tpot_s, ttft_s
 from .load_names import FORMULAS, load_figure, load_missing
-from .statistics import P99_NEEDS, percentile
+from .names import P99_NEEDS
+from .statistics import percentile
 
 Found = dict[str, Measurement]
 
 _CI = "within_run: order statistics of values taken as independent"
 _PERCENTILES = ((50, "p50_s"), (90, "p90_s"), (99, "p99_s"))
 _LEVEL = 0.05
+NEARLY_ONE = 1.005  # tokens in a chunk: an end without text, say, makes it differ a little from 1
+TOGETHER = "so many chunks came in one read with the chunk before that the time between them is not known"
 
 
 def of_latency(whole: Sequence[RequestResult]) -> Found:
     """TTFT, TPOT, ITL and E2E of the whole answers."""
-    untold = sum(one.output_tokens is None for one in whole)
-    no_count = f"the server told no token count of {untold} answers" if untold else "no answer has two tokens"
     gaps = [gap for one in whole for gap in one.gaps_s]
-    found = _summary("ttft", [s for one in whole if (s := ttft_s(one)) is not None], FORMULAS["ttft"])
+    found = _summary("ttft", [s for one in whole if (s := ttft_s(one)) is not None], _how_ttft(whole))
     found |= _summary(
-        "tpot", [s for one in whole if (s := tpot_s(one)) is not None], FORMULAS["tpot"], why_none=no_count
+        "tpot",
+        [s for one in whole if (s := tpot_s(one)) is not None],
+        _how_tpot(whole),
+        why_none=_why_no_tpot(whole),
     )
     found |= _summary("itl", gaps, _how_itl(whole), why_none="no answer came in more than one chunk")
     found |= _summary("e2e", [e2e_s(one) for one in whole], FORMULAS["e2e"])
@@ -74,9 +78,8 @@ def _summary(name: str, values: Sequence[float], formula: str, *, why_none: str 
         return {f"{name}_{suffix}": load_missing(f"{name}_{suffix}", why_none, n=0) for suffix in names}
     found: Found = {}
     for percent, suffix in _PERCENTILES:
-        if percent == 99 and n < P99_NEEDS:
-            reason = f"{n} values; a 99th percentile needs {P99_NEEDS}. The longest is {max(values):.6g} s"
-            found[f"{name}_{suffix}"] = load_missing(f"{name}_{suffix}", reason, n=n, method=formula)
+        if (why := _why_no_percentile(name, percent, values)) is not None:
+            found[f"{name}_{suffix}"] = load_missing(f"{name}_{suffix}", why, n=n, method=formula)
             continue
         found[f"{name}_{suffix}"] = load_figure(
             f"{name}_{suffix}",
@@ -92,16 +95,62 @@ def _summary(name: str, values: Sequence[float], formula: str, *, why_none: str 
     return found
 
 
+def _why_no_percentile(name: str, percent: int, values: Sequence[float]) -> str | None:
+    if percent == 99 and len(values) < P99_NEEDS:
+        return (
+            f"{len(values)} values; a 99th percentile needs {P99_NEEDS}. The longest is {max(values):.6g} s"
+        )
+    return TOGETHER if name == "itl" and percentile(values, percent) <= 0 else None
+
+
+def _how_ttft(whole: Sequence[RequestResult]) -> str:
+    at_once = _at_once(whole)
+    if not at_once:
+        return FORMULAS["ttft"]
+    return f"{FORMULAS['ttft']}; all text of {at_once} of {len(whole)} answers came at once, with the first"
+
+
+def _how_tpot(whole: Sequence[RequestResult]) -> str:
+    """What of the formula does not hold for these answers."""
+    each, how = tokens_per_chunk(whole), FORMULAS["tpot"]
+    if each is not None and each > NEARLY_ONE:
+        how += "; chunks hold several tokens, and those of the first chunk cost no time here: it is too short"
+    if at_once := _at_once(whole):
+        how += f"; without {at_once} of {len(whole)} answers, whose tokens all came at once"
+    return how
+
+
+def _why_no_tpot(whole: Sequence[RequestResult]) -> str:
+    if untold := sum(one.output_tokens is None for one in whole):
+        return f"no token count that can be believed of {untold} answers"
+    if at_once := _at_once(whole):
+        return f"all tokens of {at_once} answers came at once: the times between them are not known"
+    return "no answer has two tokens"
+
+
+def _at_once(whole: Sequence[RequestResult]) -> int:
+    """Answers of two tokens or more, or of an unknown number, that came whole in an instant."""
+    return sum(
+        one.first_s is not None and one.last_s == one.first_s and one.output_tokens not in (0, 1)
+        for one in whole
+    )
+
+
 def _how_itl(whole: Sequence[RequestResult]) -> str:
     """What a gap is of: a token where each chunk holds one, and came in a read of its own."""
     each, gaps = tokens_per_chunk(whole), [gap for one in whole for gap in one.gaps_s]
     how = FORMULAS["itl"]
     if each is None:
         how += "; how many tokens a chunk holds is not known"
-    elif each > 1.005:
+    elif each > NEARLY_ONE:
         how += f"; a chunk holds {each:.4g} tokens on average, so it is longer than a token's"
+    elif each < 1 / NEARLY_ONE:
+        how += (
+            f"; {each:.4g} tokens are counted for a chunk with text: the server cuts tokens up, repeats text "
+            "or counts too few, so it is not a token's"
+        )
     else:
-        how += "; a chunk holds one token"
+        how += "; a chunk holds one token by the server's count"
     together = sum(gap == 0 for gap in gaps)
     if together:
         how += f"; {together / len(gaps):.1%} came together with the chunk before"

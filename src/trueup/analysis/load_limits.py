@@ -39,8 +39,11 @@ def e2e_s(one: RequestResult) -> float:
 
 
 def tpot_s(one: RequestResult) -> float | None:
-    """None where the server told no count, or of an answer of one token, which has none."""
+    """None where the server told no count, of an answer of one token, which has none, and of one whose tokens
+    all came at once, which shows nothing of the time between them."""
     if one.first_s is None or one.last_s is None or one.output_tokens is None or one.output_tokens < 2:
+        return None
+    if one.last_s <= one.first_s:
         return None
     return (one.last_s - one.first_s) / (one.output_tokens - 1)
 
@@ -49,12 +52,17 @@ def within(one: RequestResult, limits: Limits) -> bool | None:
     """Whether a whole answer kept all limits; None where that cannot be told, for want of a token count."""
     verdicts: list[bool | None] = [
         _kept(ttft_s(one), limits.ttft_s),
-        True if one.output_tokens == 1 else _kept(tpot_s(one), limits.tpot_s),
+        True if one.output_tokens == 1 or _at_once(one) else _kept(tpot_s(one), limits.tpot_s),
         _kept(e2e_s(one), limits.e2e_s),
     ]
     if False in verdicts:
         return False
     return None if None in verdicts else True
+
+
+def _at_once(one: RequestResult) -> bool:
+    """Whoever asked waited for no token after the first, whatever the server did."""
+    return one.first_s is not None and one.first_s == one.last_s
 
 
 def _kept(value: float | None, limit: float | None) -> bool | None:

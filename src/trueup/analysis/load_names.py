@@ -10,7 +10,7 @@ import math
 
 from trueup.schema import Kind, Measurement, Scope, unavailable
 
-from .names import NAMES, NameFacts
+from .names import NAMES, P99_NEEDS, NameFacts
 
 _LATENCIES = {
     "ttft": ("time to first token", "first text − instant the request was due"),
@@ -22,7 +22,7 @@ FORMULAS = {name: formula for name, (_, formula) in _LATENCIES.items()}
 STATISTICS = {
     "p50_s": "median",
     "p90_s": "90th percentile",
-    "p99_s": "99th percentile, given from 299 values on",
+    "p99_s": f"99th percentile, given from {P99_NEEDS} values on",
     "max_s": "longest",
     "mean_s": "mean",
 }
@@ -81,6 +81,15 @@ LOAD_NAMES: dict[str, NameFacts] = {
     ),
     "prefill_time_share": NameFacts(
         "1", "device", "prefill over prefill and decode, in seconds as the server counts them"
+    ),
+    "server_queue_mean_s": NameFacts(
+        "s", "process", "mean time from a request's arrival at the server to its first work on it"
+    ),
+    "server_prefill_mean_s": NameFacts(
+        "s", "process", "mean time from the server's first work on a request to its first token"
+    ),
+    "server_ttft_mean_s": NameFacts(
+        "s", "process", "mean time from a request's arrival at the server to its first token, as it tells"
     ),
     "server_output_tokens": NameFacts("tokens", "device", "tokens the server says it generated meanwhile"),
     "server_rss_max_bytes": NameFacts("bytes", "process", "resident memory of the server, highest reading"),

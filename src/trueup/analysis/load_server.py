@@ -16,9 +16,11 @@ Found = dict[str, Measurement]
 SERVER_METRICS_EVENT = "server_metrics"  # data: when (before, after), counters, states, memory
 NO_METRICS_EVENT = "no_server_metrics"  # its message says why
 OVERLAP = "by the seconds of requests, which overlap: not the machine's own time in each"
+COUNTER_SLACK = 0.02  # a server's counter may lag behind the answers that it has given
 _FIGURES = (
     *("kv_cache_usage_mean_share", "kv_cache_usage_max_share", "preemptions_count", "prefix_cache_hit_share"),
     *("server_padding_share", "server_recompute_share", "prefill_time_share", "server_output_tokens"),
+    *("server_queue_mean_s", "server_prefill_mean_s", "server_ttft_mean_s"),
     "server_rss_max_bytes",
 )
 
@@ -50,12 +52,32 @@ def of_server(record: RunRecord, samples: Sequence[Sample]) -> Found:
     )
     found["server_padding_share"] = _padding(told, found["server_recompute_share"])
     found["prefill_time_share"] = _prefill_share(told)
+    for name, what in (
+        ("server_queue_mean_s", "queue"),
+        ("server_prefill_mean_s", "prefill"),
+        ("server_ttft_mean_s", "first_token"),
+    ):
+        found[name] = _mean(told, name, what)
     return found | {
         f"memory_{owner}_bytes": Measurement(
             value=held, unit="bytes", kind="measured", method="the server's own count, at the end of the load"
         )
         for owner, held in told.memory.items()
     }
+
+
+def counter_doubt(found: Mapping[str, Measurement]) -> str | None:
+    """In words, where the answers count more tokens than the server's own counter did meanwhile."""
+    usage, counter = found.get("output_tokens"), found.get("server_output_tokens")
+    if usage is None or counter is None or usage.value is None or counter.value is None:
+        return None
+    if usage.value <= counter.value * (1 + COUNTER_SLACK):
+        return None
+    return (
+        f"the usage of the answers adds up to {usage.value:,.0f} output tokens, and the server's own counter "
+        f"rose by {counter.value:,.0f}: the answers count too many, or /metrics is of one server of several; "
+        "figures over output tokens may be too good"
+    )
 
 
 def _told(record: RunRecord) -> _Told | str:
@@ -136,6 +158,19 @@ def _rise(told: _Told, name: str, counter: str) -> Measurement:
     if rose < 0:
         return load_missing(name, "the counter fell: the server began anew during the load")
     return load_figure(name, rose, "measured", "the server's counter, after the load less before it")
+
+
+def _mean(told: _Told, name: str, what: str) -> Measurement:
+    """Over the requests that the server counted meanwhile, those of others among them."""
+    seconds, counter = told.rose.get(f"request_{what}_s"), told.rose.get(f"request_{what}_count")
+    if seconds is None or counter is None:
+        return load_missing(name, f"the server has no histogram of {_in_words(f'request_{what}_s')}")
+    if seconds < 0 or counter < 0:
+        return load_missing(name, "a counter fell: the server began anew during the load")
+    if counter == 0:
+        return load_missing(name, "the server counted no request during the load", n=0)
+    how = "the histogram's sum over its count, after the load less before it"
+    return load_figure(name, seconds / counter, "measured", how, n=round(counter))
 
 
 def _part(told: _Told, name: str, part: str, whole: tuple[str, ...], what: str) -> Measurement:

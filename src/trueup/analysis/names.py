@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from trueup.schema import Kind, Measurement, Scope, unavailable
 
+P99_NEEDS = 299  # smallest n whose maximum bounds the 99th percentile with 95% confidence: 0.99^n <= 0.05
+
 
 class NameFacts(NamedTuple):
     unit: str
@@ -46,7 +48,7 @@ NAMES: dict[str, NameFacts] = {
     "skipped_steps_count": NameFacts("count", "process", "steps whose update was not applied"),
     "step_p50_s": NameFacts("s", "process", "median step time, all steps"),
     "step_p90_s": NameFacts("s", "process", "90th percentile of step time, all steps"),
-    "step_p99_s": NameFacts("s", "process", "99th percentile of step time, given from 299 steps on"),
+    "step_p99_s": NameFacts("s", "process", f"99th percentile of step time, given from {P99_NEEDS} steps on"),
     "step_max_s": NameFacts("s", "process", "longest step"),
     "step_jitter_share": NameFacts(
         "1", "process", "standard deviation over mean of step time, event steps left out"

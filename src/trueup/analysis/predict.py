@@ -16,6 +16,7 @@ from trueup.schema import Calibration, Measurement, Prediction, unavailable
 
 from . import flops, statistics
 from .memory_plan import memory_lines
+from .names import P99_NEEDS
 from .predict_fit import seconds_of
 from .predict_job import Job, Lines, StepWork, predicted
 from .predict_lines import LINES
@@ -225,7 +226,7 @@ def _times(job: Job, timed: _Timed | str, communication: Measurement, data: Meas
 
 
 def _p99(job: Job, seconds: Sequence[float], communication: Measurement) -> Measurement:
-    needed = statistics.P99_NEEDS
+    needed = P99_NEEDS
     if len(seconds) < needed <= (job.planned or 0):
         why = f"{job.counted} planned steps were counted, since each has many micro-batches"
         return unavailable("s", f"{why}; a 99th percentile needs {needed}")

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from .student import quantile
 
-P99_NEEDS = 299  # smallest n whose maximum bounds the 99th percentile with 95% confidence: 0.99^n <= 0.05
 INTERVAL_NEEDS = 20
 RESAMPLES = 2000
 

@@ -9,7 +9,7 @@ from typing import Any
 from trueup.schema import Measurement, RunRecord, Step
 
 from . import statistics
-from .names import figure, missing
+from .names import P99_NEEDS, figure, missing
 from .steady import steps_inside, unlabelled
 from .totals import seconds_of, steps_of, totals, totals_of
 
@@ -120,12 +120,10 @@ def _percentiles(times: Sequence[float]) -> Found:
         "step_p90_s": figure("step_p90_s", statistics.percentile(times, 90), "measured", method, n=n),
         "step_max_s": figure("step_max_s", max(times), "measured", method, n=n),
     }
-    if n >= statistics.P99_NEEDS:
+    if n >= P99_NEEDS:
         found["step_p99_s"] = figure("step_p99_s", statistics.percentile(times, 99), "measured", method, n=n)
     else:
-        reason = (
-            f"{n} steps; a 99th percentile needs {statistics.P99_NEEDS} (the longest took {max(times):.4g} s)"
-        )
+        reason = f"{n} steps; a 99th percentile needs {P99_NEEDS} (the longest took {max(times):.4g} s)"
         found["step_p99_s"] = missing("step_p99_s", reason, n=n)
     return found
 

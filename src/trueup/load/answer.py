@@ -12,10 +12,12 @@ from typing import Any
 
 from trueup.schema import RequestError
 
+from .usage import Told, read_usage
+
 DONE = b"[DONE]"
 _TEXTS = ("content", "reasoning_content", "reasoning")
 MOST_REASON = 300  # characters
-MOST_TOKENS = 100_000_000  # of one answer: beyond it a count is a mistake
+MOST_CHUNKS = 1_000_000  # of one answer: a stream of more does not end
 
 
 class BrokenAnswerError(Exception):
@@ -34,9 +36,7 @@ class Answer:
         self.last_s: float | None = None
         self.gaps_s: list[float] = []
         self.chunks = 0
-        self.prompt_tokens: int | None = None
-        self.cached_tokens: int | None = None
-        self.output_tokens: int | None = None
+        self.usage: Told | None = None
         self.finish: str | None = None
         self.ended = False
 
@@ -51,7 +51,7 @@ class Answer:
         if chunk.get("error"):
             raise BrokenAnswerError("server_error", f"the stream holds an error: {reason_of(chunk)}")
         if chunk.get("usage") is not None:
-            self._count(chunk["usage"])
+            self.usage = read_usage(chunk["usage"])
         choices = chunk.get("choices", [])
         if not isinstance(choices, list) or not all(isinstance(one, dict) for one in choices):
             raise BrokenAnswerError("malformed", "a chunk's `choices` is no list of objects")
@@ -65,7 +65,7 @@ class Answer:
                 "disconnected", f"the stream ended after {self.chunks} chunks, before the answer did"
             )
         if not self.chunks:
-            told = "none" if self.output_tokens is None else self.output_tokens
+            told = "none" if self.usage is None or self.usage.output is None else self.usage.output
             raise BrokenAnswerError("empty", f"an answer without text; tokens by the server's count: {told}")
 
     def _see(self, choice: dict[str, Any], at_s: float) -> None:
@@ -80,14 +80,8 @@ class Answer:
             self.gaps_s.append(at_s - self.last_s)
         self.last_s = at_s
         self.chunks += 1
-
-    def _count(self, usage: Any) -> None:
-        if not isinstance(usage, dict):
-            raise BrokenAnswerError("malformed", "a chunk's `usage` is no object")
-        details = usage.get("prompt_tokens_details")
-        self.prompt_tokens = _tokens(usage, "prompt_tokens")
-        self.output_tokens = _tokens(usage, "completion_tokens")
-        self.cached_tokens = _tokens(details, "cached_tokens") if isinstance(details, dict) else None
+        if self.chunks > MOST_CHUNKS:
+            raise BrokenAnswerError("malformed", f"an answer of more than {MOST_CHUNKS:,} chunks")
 
 
 def reason_of(body: Any) -> str:
@@ -116,13 +110,4 @@ def _object(data: bytes) -> dict[str, Any]:
         raise BrokenAnswerError("malformed", f"a chunk is not JSON: {reason_of(text)[:80]!r}") from None
     if not isinstance(found, dict):
         raise BrokenAnswerError("malformed", f"a chunk is no JSON object: {reason_of(text)[:80]!r}")
-    return found
-
-
-def _tokens(usage: dict[str, Any], key: str) -> int | None:
-    found = usage.get(key)
-    if found is None:
-        return None
-    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= MOST_TOKENS:
-        raise BrokenAnswerError("malformed", f"the server's usage has {key} {str(found)[:40]}")
     return found

@@ -13,6 +13,7 @@ from trueup.schema import MissingExtraError, RequestError, RequestResult
 
 from .answer import Answer, BrokenAnswerError, reason_of
 from .sse import EventReader, EventTooLongError
+from .usage import Expected, believed
 
 if TYPE_CHECKING:
     import httpx
@@ -67,7 +68,8 @@ def key_header(api_key: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Ask:
-    """One request to send. `due_s` is filled in by the clock where it is None."""
+    """One request to send. `due_s` is filled in by the clock where it is None. `counted_tokens` are the
+    prompt's by the server's own counts of others of the same words, None where those do not tell."""
 
     index: int
     prompt: str
@@ -75,6 +77,7 @@ class Ask:
     output_tokens: int | None
     due_s: float | None = None
     warm_up: bool = False
+    counted_tokens: int | None = None
 
 
 def open_client(transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
@@ -175,6 +178,9 @@ async def _refusal(response: httpx.Response) -> BrokenAnswerError:
         said = reason_of(text)
     code = response.status_code
     why = f"HTTP {code}: {said or response.reason_phrase}"
+    if response.has_redirect_location:
+        there = reason_of(response.headers["location"])
+        why += f"; it sends on to {there}, which is not followed: give the server's own address"
     if after := response.headers.get("retry-after"):
         why += f"; it says to try again after {reason_of(after)[:40]} s, and retries are off"
     kind: RequestError = "server_error" if code >= 500 else "client_error"
@@ -191,6 +197,7 @@ def _result(
     error: tuple[RequestError, str] | None,
 ) -> RequestResult:
     kind, reason = error or (None, None)
+    counts = believed(answer.usage, Expected(ask.counted_tokens, ask.output_tokens, answer.chunks > 0))
     return RequestResult(
         index=ask.index,
         due_s=due_s,
@@ -200,14 +207,15 @@ def _result(
         done_s=done_s,
         asked_prompt_tokens=ask.prompt_tokens,
         asked_output_tokens=ask.output_tokens,
-        prompt_tokens=answer.prompt_tokens,
-        cached_tokens=answer.cached_tokens,
-        output_tokens=answer.output_tokens,
+        prompt_tokens=counts.prompt,
+        cached_tokens=counts.cached,
+        output_tokens=counts.output,
         chunks=answer.chunks,
         gaps_s=tuple(round(gap, 7) for gap in answer.gaps_s),
         finish=answer.finish,
         status=status,
         error=kind,
         reason=reason,
+        doubt=counts.doubt,
         warm_up=ask.warm_up,
     )

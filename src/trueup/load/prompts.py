@@ -36,6 +36,10 @@ class WordCost:
         """Words of a prompt of so many tokens: the nearest number, and at least one."""
         return max(1, round((tokens - self.overhead) / self.each))
 
+    def tokens_of(self, words: int) -> int | None:
+        """Tokens of a prompt of so many words; None where the server's counts do not tell."""
+        return round(self.overhead + words * self.each) if self.exact else None
+
     @property
     def least(self) -> int:
         """Tokens of the shortest prompt."""

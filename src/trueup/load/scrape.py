@@ -6,6 +6,7 @@ name (one an engine), counters are added up and shares averaged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,7 +39,12 @@ COUNTERS: dict[str, tuple[str, ...]] = {
     "decode_s": ("trueup:decode_seconds_total", "llamacpp:tokens_predicted_seconds_total"),
     # Sums over requests, which overlap.
     "request_prefill_s": ("vllm:request_prefill_time_seconds_sum",),
+    "request_prefill_count": ("vllm:request_prefill_time_seconds_count",),
     "request_decode_s": ("vllm:request_decode_time_seconds_sum",),
+    "request_queue_s": ("vllm:request_queue_time_seconds_sum",),
+    "request_queue_count": ("vllm:request_queue_time_seconds_count",),
+    "request_first_token_s": ("vllm:time_to_first_token_seconds_sum",),
+    "request_first_token_count": ("vllm:time_to_first_token_seconds_count",),
     "useful_tokens": ("trueup:useful_tokens_total",),
     "processed_tokens": ("trueup:processed_tokens_total",),
     "recomputed_tokens": ("trueup:recomputed_tokens_total",),
@@ -67,6 +73,8 @@ def read_metrics(text: str) -> Snapshot:
     memory: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
+            if not math.isfinite(sample.value):
+                continue
             if sample.name == MEMORY:
                 owner = sample.labels.get("owner", "other")
                 memory[owner] = memory.get(owner, 0.0) + sample.value

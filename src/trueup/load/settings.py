@@ -111,8 +111,9 @@ class Plan:
             return Ask(index, prompt.text, None, output, due_s, warm_up)
         tokens, output = self._lengths(index)
         seed = settings.seed if not warm_up else -1 - settings.seed
-        text = text_of(self._cost.words_for(tokens), seed, index)
-        return Ask(index, text, tokens, output, due_s, warm_up)
+        words = self._cost.words_for(tokens)
+        text = text_of(words, seed, index)
+        return Ask(index, text, tokens, output, due_s, warm_up, self._cost.tokens_of(words))
 
     def _lengths(self, index: int) -> tuple[int, int]:
         settings = self._settings

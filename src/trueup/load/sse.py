@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-MOST_BYTES = 4 << 20  # of one event: what is longer is no chunk of an answer
+MOST_BYTES = 4 << 20  # of one event, and of one line: what is longer is no chunk of an answer
 
 
 class EventTooLongError(ValueError):
-    """An event that does not end."""
+    """An event, or a line, that is too long to be a chunk of an answer, or that does not end."""
 
 
 class EventReader:
@@ -14,35 +14,49 @@ class EventReader:
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
-        self._rest = b""
+        self._rest: list[bytes] = []  # of a line that has not ended: joined once, however small its pieces
+        self._rest_size = 0
         self._data: list[bytes] = []
         self._size = 0
 
     def feed(self, raw: bytes) -> list[bytes]:
         """Raises EventTooLongError."""
-        *lines, self._rest = (self._rest + raw).split(b"\n")
-        found = []
-        for line in lines:
-            line = line.removesuffix(b"\r")
+        first, *others = raw.split(b"\n")
+        self._keep(first)
+        found: list[bytes] = []
+        for following in others:
+            line = b"".join(self._rest).removesuffix(b"\r")
+            self._rest, self._rest_size = [], 0
             if line:
                 self._take(line)
             elif self._data:
                 found.append(b"\n".join(self._data))
                 self._data, self._size = [], 0
-        if len(self._rest) + self._size > self._most_bytes:
-            raise EventTooLongError(f"an event of more than {self._most_bytes} bytes")
+            self._keep(following)
         return found
 
     def rest(self) -> bytes:
         """The data of an event that the end of the stream cut off, its last blank line included."""
         if self._rest:
-            self._take(self._rest.removesuffix(b"\r"))
-        found, self._rest, self._data = b"\n".join(self._data), b"", []
+            self._take(b"".join(self._rest).removesuffix(b"\r"))
+        found, self._rest, self._data = b"\n".join(self._data), [], []
+        self._rest_size = self._size = 0
         return found
+
+    def _keep(self, part: bytes) -> None:
+        if part:
+            self._rest.append(part)
+            self._rest_size += len(part)
+            self._bound(self._rest_size + self._size)
 
     def _take(self, line: bytes) -> None:
         """Comments keep a connection open; names, ids and retry times say nothing of an answer."""
         if line.startswith(b"data:"):
             data = line[5:].removeprefix(b" ")
             self._data.append(data)
-            self._size += len(data)
+            self._size += len(data) + 1  # an event of empty lines is one without end as well
+            self._bound(self._size)
+
+    def _bound(self, size: int) -> None:
+        if size > self._most_bytes:
+            raise EventTooLongError(f"an event of more than {self._most_bytes} bytes")

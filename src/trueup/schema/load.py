@@ -31,7 +31,8 @@ class RequestResult(Frozen):
     `due_s` is when the request was to be sent by the schedule (with a fixed number in flight: when its place
     became free), `sent_s` when it was, `first_s` and `last_s` when the first and the last text came, `done_s`
     when the answer ended, or failed. `gaps_s` are the times between chunks that held text, of which there
-    were `chunks`; a chunk may hold several tokens. Token counts are the server's own, or None.
+    were `chunks`; a chunk may hold several tokens. Token counts are the server's own, or None: it told none,
+    or one that cannot be, and then `doubt` says why.
     """
 
     index: int
@@ -51,4 +52,5 @@ class RequestResult(Frozen):
     status: int | None = None  # HTTP
     error: RequestError | None = None
     reason: str | None = None
+    doubt: str | None = None
     warm_up: bool = False  # kept out of every figure
