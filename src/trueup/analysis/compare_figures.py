@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from trueup.schema import InputError, Measurement, unavailable
 
@@ -128,9 +129,18 @@ def group_figure(metric: Metric, runs: Sequence[ComparedRun]) -> Measurement:
         + (f"; {len(runs) - len(held)} have no figure" if len(held) < len(runs) else ""),
         scope=told[0].scope,
         n=len(held),
-        ci=mean.ci,
-        ci_method="between_runs: Student's t on logarithms" if mean.ci else None,
+        **_interval(metric, mean.ci),
     )
+
+
+def _interval(metric: Metric, ci: tuple[float, float] | None) -> dict[str, Any]:
+    """Of a share without what is above 1: the share itself is below, so that nothing of the 95% is lost."""
+    if ci is None:
+        return {}
+    how = "between_runs: Student's t on logarithms"
+    if metric.share and ci[1] > 1.0:
+        return {"ci": (min(ci[0], 1.0), 1.0), "ci_method": f"{how}, cut at 1, above which no share is"}
+    return {"ci": ci, "ci_method": how}
 
 
 def _why_none(metric: Metric, runs: Sequence[ComparedRun]) -> str:

@@ -12,6 +12,7 @@ class Metric(NamedTuple):
 
     `every_run`: where one run lacks the figure the group has none, because those that lack it are the worst.
     `given`: it was given to the runs, not measured by them, so that repeats say nothing of its spread.
+    `share`: it is a part of a whole, so that no more than 1 of it can be.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Metric(NamedTuple):
     learnt: bool = False  # follows from what was learnt, so from the seed
     every_run: bool = False
     given: bool = False
+    share: bool = False
 
 
 COST: tuple[Better, str, str] = ("lower", "cheaper", "dearer")

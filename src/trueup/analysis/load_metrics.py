@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from .compare_metric import COST, ENERGY, RATE, TIME, Better, Metric
 from .load_names import LOAD_NAMES
+
+Row = TypeVar("Row")
 
 PER_MONTH, PER_MONTH_PART = "usd_per_month", "usd_per_month_part"
 _LESS: tuple[Better, str, str] = ("lower", "less memory", "more memory")
@@ -26,14 +29,15 @@ _ROWS: tuple[Metric, ...] = (
     Metric(PER_MONTH, "$ a month, whole instances", *COST),
     Metric(PER_MONTH_PART, "$ a month, parts of instances", *COST),
     Metric("goodput_requests_per_s", "goodput, requests/s", *RATE),
-    Metric("goodput_share", "answered within the limits", *_HIGHER),
+    Metric("goodput_share", "answered within the limits", *_HIGHER, share=True),
     Metric("output_tokens_per_s", "output tokens/s", *RATE),
     Metric("total_tokens_per_s", "tokens/s, in and out", *RATE),
     *_LATENCIES,
-    Metric("error_share", "errors", *_FEWER),
-    Metric("kv_cache_usage_max_share", "KV cache in use, at most", *_LESS),
+    Metric("error_share", "errors", *_FEWER, share=True),
+    Metric("server_queue_mean_s", "wait in the server's queue, mean", *TIME),
+    Metric("kv_cache_usage_max_share", "KV cache in use, at most", *_LESS, share=True),
     Metric("preemptions_count", "preemptions", *_FEWER),
-    Metric("server_padding_share", "padding of tokens computed", *_FEWER),
+    Metric("server_padding_share", "padding of tokens computed", *_FEWER, share=True),
     Metric("server_rss_max_bytes", "resident memory of the server", *_LESS),
     Metric("energy_per_output_token_j", "energy per output token", *ENERGY),
 )
@@ -42,6 +46,23 @@ _QUALITY = re.compile(r"quality_(?!tokens)(?!\w*_original)\w+")  # not what was 
 _MORE_IS_BETTER = re.compile(
     r"(^|_)(score|accuracy|acc|exact_match|f1|agreement|overlap|match|matched|same)(_|$)"
 )
+_PART_OF_A_WHOLE = re.compile(r"_(overlap|choice|match|accuracy)_share")
+THEMES: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("Cost", re.compile(r"usd_.+")),
+    ("Rate", re.compile(r"goodput_.+|(output|total)_tokens_per_s|error_share")),
+    ("Latency", re.compile(r"(ttft|tpot|itl|e2e)_.+")),
+    ("Memory", re.compile(r"(memory|plan)_\w+_bytes|server_rss_max_bytes|kv_cache_.+")),
+    ("Quality", re.compile(r"quality_.+")),
+    ("The server", re.compile(r".+")),
+)
+
+
+def themes_of(rows: Iterable[Row], name_of: Callable[[Row], str]) -> list[tuple[str, list[Row]]]:
+    """The rows of a comparison of loads by what they are about, in the order of the themes."""
+    found: dict[str, list[Row]] = {title: [] for title, _ in THEMES}
+    for row in rows:
+        found[next(title for title, pattern in THEMES if pattern.fullmatch(name_of(row)))].append(row)
+    return [(title, held) for title, held in found.items() if held]
 
 
 def load_metrics(names: Iterable[str]) -> list[Metric]:
@@ -55,7 +76,13 @@ def load_metrics(names: Iterable[str]) -> list[Metric]:
         if MEMORY.fullmatch(name)
     ]
     return rows + [
-        Metric(name, _label(name), *(_HIGHER if _MORE_IS_BETTER.search(name) else _FEWER), given=True)
+        Metric(
+            name,
+            _label(name),
+            *(_HIGHER if _MORE_IS_BETTER.search(name) else _FEWER),
+            given=True,
+            share=bool(_PART_OF_A_WHOLE.search(name)),
+        )
         for name in beside
         if _QUALITY.fullmatch(name)
     ]

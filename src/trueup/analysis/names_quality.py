@@ -37,14 +37,14 @@ QUALITY_NAMES: dict[str, NameFacts] = {
 
 
 def quality_figure(
-    name: str, value: float, method: str, *, n: int, ci: tuple[float, float] | None = None, over: str = "rows"
+    name: str, value: float, method: str, *, n: int, ci: tuple[float, float] | None = None, ci_how: str = ""
 ) -> Measurement:
-    """The named measurement with its unit; `ci` is Student's t over what `n` counts. A value that is not
+    """The named measurement with its unit; `ci`, by `ci_how`, is over what `n` counts. A value that is not
     finite becomes unavailable, and says so."""
     unit = QUALITY_NAMES[name].unit
     if not math.isfinite(value):
         return unavailable(unit, f"the value is {value}, not a finite number", method=method, n=n)
-    how = None if ci is None else f"within_run: Student's t over {over}"
+    how = None if ci is None else f"within_run: {ci_how}"
     return Measurement(value=value, unit=unit, kind="measured", method=method, n=n, ci=ci, ci_method=how)
 
 

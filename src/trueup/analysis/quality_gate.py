@@ -1,7 +1,8 @@
 """Whether a quantised model is near enough to its original to be served, and why not.
 
 Rows of held-out tokens are the unit: of one length, so a mean over rows is a mean over tokens. Intervals
-of means are Student's t over rows; that of a ratio of perplexities is of the rows' paired differences.
+of means are over rows, and stay where such a mean can be; that of a ratio of perplexities is of the rows'
+paired differences.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from trueup.schema.quality import (
 )
 from trueup.schema.quantization import LayerError
 
+from .mean_interval import Average, exp_of, mean_above_zero, mean_between, ratio_of_logs
 from .names_quality import PER_CONTEXT, quality_figure, quality_missing
 
 WORST = 8  # layers that are named
-Averaged = tuple[float, tuple[float, float] | None]  # a mean, and its 95% interval where there is one
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _checks(observed: Observed, limits: QualityLimits) -> tuple[QualityCheck, ..
 
 def _of_context(facts: ContextFacts, limits: QualityLimits) -> list[QualityCheck]:
     where = f"at {facts.length} tokens"
-    ratio = _exp(_mean(_differences(facts)))
+    ratio = exp_of(_mean(_differences(facts)))
     match = _mean([matched / facts.greedy_tokens for matched in facts.greedy_match])
     rise = facts.same_token_share - facts.same_token_share_original
     finite = f"{where}, {facts.not_finite} of {facts.tokens} positions"
@@ -174,25 +175,28 @@ def _figures(facts: ContextFacts) -> dict[str, Measurement]:
     of_answers = f"greedy answers of {facts.greedy_tokens} tokens"
     matched = [float(one) for one in facts.greedy_match]
     shares = [one / facts.greedy_tokens for one in matched]
-    made: dict[str, tuple[Averaged, str, int]] = {
-        "quality_perplexity_original": (_ratio(facts.nll_original), of_rows, len(facts.kl)),
-        "quality_perplexity": (_ratio(facts.nll_quantised), of_rows, len(facts.kl)),
-        "quality_perplexity_ratio": (_ratio(_differences(facts)), f"paired {of_rows}", len(facts.kl)),
-        "quality_kl_nats": (_average(facts.kl), of_rows, len(facts.kl)),
+    made: dict[str, tuple[Average, str, int]] = {
+        "quality_perplexity_original": (ratio_of_logs(facts.nll_original), of_rows, len(facts.kl)),
+        "quality_perplexity": (ratio_of_logs(facts.nll_quantised), of_rows, len(facts.kl)),
+        "quality_perplexity_ratio": (ratio_of_logs(_differences(facts)), f"paired {of_rows}", len(facts.kl)),
+        "quality_kl_nats": (mean_above_zero(facts.kl), of_rows, len(facts.kl)),
         "quality_top_k_overlap_share": (
-            *(_average(facts.top_k_overlap), f"the {facts.top_k} likeliest, {of_rows}"),
+            *(mean_between(facts.top_k_overlap), f"the {facts.top_k} likeliest, {of_rows}"),
             len(facts.kl),
         ),
-        "quality_same_choice_share": (_average(facts.same_choice), of_rows, len(facts.kl)),
-        "quality_greedy_match_tokens": (_average(matched), of_answers, len(matched)),
-        "quality_greedy_match_share": (_average(shares), of_answers, len(matched)),
+        "quality_same_choice_share": (mean_between(facts.same_choice), of_rows, len(facts.kl)),
+        "quality_greedy_match_tokens": (
+            *(mean_between(matched, high=facts.greedy_tokens), of_answers),
+            len(matched),
+        ),
+        "quality_greedy_match_share": (mean_between(shares), of_answers, len(matched)),
     }
     tokens = f"quality_tokens_{facts.context}"
     found = {tokens: quality_figure(tokens, float(facts.tokens), "counted", n=len(facts.kl))}
-    for name, ((value, ci), method, n) in made.items():
+    for name, ((value, ci, how), method, n) in made.items():
         over = "answers" if method is of_answers else "rows"
         full = f"{name}_{facts.context}"
-        found[full] = quality_figure(full, value, method, n=n, ci=ci, over=over)
+        found[full] = quality_figure(full, value, method, n=n, ci=ci, ci_how=f"{how} over {over}")
     return found
 
 
@@ -205,15 +209,14 @@ def _task_figures(tasks: Sequence[TaskFacts]) -> dict[str, Measurement]:
     lost = [was - now for was, now in zip(before, after, strict=True)]
     method = f"likeliest choice by length, items of {', '.join(task.task for task in tasks)}"
     figures = {
-        "quality_task_accuracy_original_share": before,
-        "quality_task_accuracy_share": after,
-        "quality_task_drop_share": lost,
+        "quality_task_accuracy_original_share": mean_between(before),
+        "quality_task_accuracy_share": mean_between(after),
+        "quality_task_drop_share": mean_between(lost, low=-1.0),
     }
-    made = {}
-    for name, values in figures.items():
-        value, ci = _average(values)
-        made[name] = quality_figure(name, value, method, n=len(values), ci=ci, over="items")
-    return made
+    return {
+        name: quality_figure(name, value, method, n=len(before), ci=ci, ci_how=f"{how} over items")
+        for name, (value, ci, how) in figures.items()
+    }
 
 
 def _drop(tasks: Sequence[TaskFacts]) -> float:
@@ -227,26 +230,3 @@ def _differences(facts: ContextFacts) -> list[float]:
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
-
-
-def _exp(value: float) -> float:
-    """Infinite where it does not fit."""
-    return math.exp(value) if value < 700 else math.inf if not math.isnan(value) else math.nan
-
-
-def _average(values: Sequence[float]) -> Averaged:
-    """The mean and its 95% interval, where there are values enough and they are numbers."""
-    mean, n = _mean(values), len(values)
-    if n < 2 or not all(map(math.isfinite, values)):
-        return mean, None
-    from scipy.special import stdtrit
-
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
-    reach = float(stdtrit(n - 1, 0.975)) * spread
-    return mean, (mean - reach, mean + reach)
-
-
-def _ratio(logs: Sequence[float]) -> Averaged:
-    """e to the mean, and the interval likewise."""
-    mean, ci = _average(logs)
-    return _exp(mean), None if ci is None else (_exp(ci[0]), _exp(ci[1]))
