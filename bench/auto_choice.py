@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from peers.process import cold_home, run_fresh
-from repeat import DEMO, HOME, ratio_interval
+from repeat import DEMO, HOME, ROOT, ratio_interval
 
 FIXED = [
     f"{strategy}+{mode}" for strategy in ("pack", "bucket", "max", "longest") for mode in ("none", "layer")
@@ -88,7 +88,13 @@ def _earlier(asked: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _commit() -> str:
-    command = ["git", "-C", str(DEMO.parent), "describe", "--always", "--dirty"]
+    """The last commit that touched what is measured, and whether anything of it has changed since."""
+    what = ("--", "src", "recipes")
+    return _git("log", "-1", "--format=%h", *what) + ("-dirty" if _git("status", "--short", *what) else "")
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -119,10 +125,8 @@ def _measure(
     """Adds to `runs` what they lack, and yields each as it is made."""
     print(f"\na job of about {minutes:g} min: {' '.join(job)}", flush=True)
     for name, wall_s in left_out.items():
-        print(
-            f"     {name:14}left out: from the parts of the shorter job it would take {wall_s:.0f} s",
-            flush=True,
-        )
+        why = f"from its parts it would take {wall_s:.0f} s" if math.isfinite(wall_s) else "it did not end"
+        print(f"     {name:14}left out: of the shorter job {why}", flush=True)
     for name in (*FIXED, AUTO, LEARNT):
         if name not in left_out:
             runs.setdefault(name, [])
@@ -155,9 +159,11 @@ def _fastest(runs: dict[str, list[Run]]) -> float:
 
 
 def _left_out(shorter: dict[str, list[Run]], useful_tokens: float) -> dict[str, float]:
-    """Fixed choice -> seconds that its parts of a shorter job come to, of the hopeless ones."""
+    """Fixed choice -> seconds that its parts of a shorter job come to, of the hopeless ones; without an end,
+    of what had to be ended there."""
     walls = _walls(shorter, useful_tokens)
-    return {name: wall for name, wall in walls.items() if wall > HOPELESS * min(walls.values())}
+    slow = {name: wall for name, wall in walls.items() if wall > HOPELESS * min(walls.values())}
+    return slow | {name: math.inf for name in FIXED if name in shorter and name not in walls}
 
 
 def _train(name: str, settings: list[str], home: dict[str, str], limit_s: float | None = None) -> Run:
