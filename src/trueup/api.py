@@ -25,6 +25,7 @@ from trueup.analysis.side_by_side import AskedPrice, ModelBill, as_billed, under
 from trueup.catalog import PriceBook, published_prices
 from trueup.home import find_home
 from trueup.schema import Frozen, InputError, MissingExtraError, OwnedTerms, Price, RunRecord
+from trueup.schema.bounds import PER_HOUR
 from trueup.store import RunSummary, Store
 from trueup.store.price_file import PriceFile, standing
 
@@ -202,8 +203,8 @@ def _price(usd_per_hour: Any, source: Any) -> Price:
     """Judged before the run is read: a program's mistake should not wait for the disk."""
     if isinstance(usd_per_hour, bool) or not isinstance(usd_per_hour, Real):
         raise InputError(f"usd_per_hour={usd_per_hour!r}: a price is a number of dollars, such as 1.34375")
-    if not 0 < float(usd_per_hour) < float("inf"):
-        raise InputError(f"usd_per_hour={usd_per_hour!r}: a price is a positive number of dollars")
+    if not PER_HOUR.hold(usd_per_hour):
+        raise InputError(f"usd_per_hour={usd_per_hour!r}: a price of an hour is {PER_HOUR}, in dollars")
     if not isinstance(source, str):
         raise InputError(f"price_source={source!r}: a string is needed that says where the price is from")
     return Price(usd_per_hour=float(usd_per_hour), source=source)

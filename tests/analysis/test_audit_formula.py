@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trueup.analysis.audit_expression import Expression, Name, Number, Operation, parse_formula
-from trueup.analysis.audit_formula import Figures, Result, UndecidedError
+from trueup.analysis.audit_formula import Figures, Result
 from trueup.analysis.audit_interval import Interval
 from trueup.analysis.audit_quantity import read_quantity
+from trueup.analysis.audit_value import UndecidedError
 from trueup.schema import InputError
 
 LETTERS = ("a", "b", "c")
@@ -201,6 +202,29 @@ def test_a_near_name_is_offered() -> None:
 def test_division_by_zero_is_bad_input() -> None:
     with pytest.raises(InputError, match="division by zero"):
         result("1 / (a - a)", a="3")
+
+
+@pytest.mark.parametrize("formula", ["a / b", "a / (2 * b)", "a * b ** -1", "a / (b / a)"])
+def test_a_divisor_written_as_0_is_bad_input_and_named(formula: str) -> None:
+    with pytest.raises(InputError, match=r"division by zero: .*b is '0 h'"):
+        result(formula, a="$3", b="0 h")
+
+
+@pytest.mark.parametrize("zero", ["0 tokens", "0 h", "$0", "0.00 h"])
+def test_nothing_over_nothing_is_bad_input(zero: str) -> None:
+    with pytest.raises(InputError, match="division by zero"):
+        result("a / b", a="$0", b=zero)
+
+
+@pytest.mark.parametrize("around_zero", ["0 ± 1 h", "0 to 1 h", "about 1 h"])
+def test_a_divisor_given_as_a_range_with_zero_in_it_leaves_it_undecided(around_zero: str) -> None:
+    with pytest.raises(UndecidedError, match="may divide by zero"):
+        result("a / b", a="$3", b=around_zero)
+
+
+def test_a_zero_that_is_no_divisor_is_no_slip() -> None:
+    with pytest.raises(UndecidedError, match="may divide by zero"):
+        result("a / (b - c)", a="$0", b="5 h", c="5 h")
 
 
 def test_a_divisor_that_may_be_zero_leaves_it_undecided() -> None:

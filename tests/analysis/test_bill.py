@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_records import PRICE, arbitrary_records, make_header, make_record, make_step
 
-from trueup.analysis.bill import LINE_NAMES, Bill, OneOff, dollars_per_million, make_bill
+from trueup.analysis.bill import LINE_NAMES, Bill, OneOff, dollars_per_million, make_bill, one_off_given
 from trueup.analysis.measure import summarize
 from trueup.catalog import PriceBook, published_prices
 from trueup.schema import Event, InputError, Measurement, Price, RunRecord
@@ -149,7 +149,9 @@ def test_published_throughputs_at_the_catalogs_prices(
 
 @pytest.mark.parametrize("tokens_per_s", [0.0, -1.0, float("nan"), float("inf")])
 def test_no_dollars_follow_from_a_rate_that_is_none(tokens_per_s: float) -> None:
-    with pytest.raises(InputError, match=r"rate in tokens per second.*above zero and finite"):
+    with pytest.raises(
+        InputError, match=r"tokens per second has no dollars per token: expected a number"
+    ):
         dollars_per_million(21.50, tokens_per_s)
 
 
@@ -299,11 +301,26 @@ def test_a_run_without_steps_has_a_bill_but_no_price_per_token() -> None:
     assert bill.usd_per_million_useful_tokens_steady.value is None
 
 
-@pytest.mark.parametrize("usd_per_hour", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_price_must_be_above_zero_and_finite(usd_per_hour: float) -> None:
+@pytest.mark.parametrize("usd_per_hour", [0.0, -1.0, float("nan"), float("inf"), 1.7e308, 5e-324])
+def test_a_price_that_is_none_is_refused(usd_per_hour: float) -> None:
     price = Price.model_construct(usd_per_hour=usd_per_hour, source="x", kind="quoted", as_of=None)
-    with pytest.raises(InputError, match="above zero"):
+    with pytest.raises(InputError, match="cannot be billed: expected a number from"):
         make_bill(make_record(), price)
+
+
+@pytest.mark.parametrize(("usd", "over"), [(1.7e308, 1), (-1.0, 1), (1.0, 0), (1.0, 10**400)])
+def test_a_one_off_that_is_none_is_refused(usd: float, over: int) -> None:
+    with pytest.raises(InputError, match=r"a one-off .*: expected a number from"):
+        one_off_given(usd, over, "a test")
+
+
+@pytest.mark.parametrize("damaged", [5e-324, 1e300, -3.0])
+def test_a_record_with_no_count_of_tokens_has_no_bill(damaged: float) -> None:
+    record = make_record()
+    tokens = Measurement(value=damaged, unit="tokens", kind="measured")
+    record = record.model_copy(update={"measurements": {**record.measurements, "useful_tokens": tokens}})
+    with pytest.raises(InputError, match="damaged record"):
+        make_bill(record)
 
 
 def test_a_run_without_a_price_says_how_to_give_one() -> None:

@@ -56,7 +56,7 @@ def test_runs_of_another_size_are_compared_by_the_token_when_told() -> None:
     assert any("192,000 useful tokens" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("tokens", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("tokens", [0.0, -1.0, float("nan"), float("inf"), 1e300])
 def test_a_full_run_has_tokens(tokens: float) -> None:
     with pytest.raises(InputError, match="--tokens-per-run"):
         moved([usd(5.0)], [usd(4.0)], tokens_per_run=tokens)

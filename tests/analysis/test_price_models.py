@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 
 import pytest
@@ -14,6 +15,7 @@ from trueup.schema import (
     CapacityBlockTerms,
     HourlyPrice,
     InputError,
+    Measurement,
     OnDemandTerms,
     OwnedTerms,
     Price,
@@ -22,6 +24,7 @@ from trueup.schema import (
     SpotPoint,
     SpotTerms,
 )
+from trueup.schema.bounds import HOURS, MONEY, PER_HOUR, PURCHASE, SECONDS, SHARE, USED_HOURS, YEARS
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
 amounts = st.floats(1e-3, 1e3)
@@ -175,20 +178,52 @@ def test_a_time_that_is_none_is_refused(wall_s: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "terms",
+    "make",
     [
-        reserved(1e300, utilisation=1e-300),
-        on_demand(1e308, minimum_s=1e308),
-        CapacityBlockTerms(currency="USD", price=hourly(), block_hours=1e-320),
-        CapacityBlockTerms(currency="USD", price=hourly(), utilisation=1e-320),
-        owned(1e308, life_years=1e-300),
-        owned(1.0, life_years=1e-300, hours_per_year=1e-300),
-        SpotTerms(currency="USD", series=(SpotPoint(at=START, amount=1e308),), source="history"),
+        lambda: reserved(1e300),
+        lambda: reserved(utilisation=1e-300),
+        lambda: on_demand(minimum_s=1e308),
+        lambda: CapacityBlockTerms(currency="USD", price=hourly(), block_hours=1e-320),
+        lambda: CapacityBlockTerms(currency="USD", price=hourly(), utilisation=1e-320),
+        lambda: owned(1e308, life_years=4),
+        lambda: owned(1.0, life_years=1e-300),
+        lambda: owned(1.0, life_years=4, hours_per_year=1e-300),
+        lambda: SpotPoint(at=START, amount=1e308),
     ],
 )
-def test_a_cost_beyond_a_number_is_refused(terms: PricingTerms) -> None:
+def test_terms_far_beyond_what_is_paid_are_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(ValidationError, match="expected a number from"):
+        make()
+
+
+@pytest.mark.parametrize("wall_s", [SECONDS.least, 1.0, SECONDS.most])
+@pytest.mark.parametrize("most", [False, True])
+def test_what_the_bounds_let_in_costs_a_number(wall_s: float, most: bool) -> None:
+    hour = PER_HOUR.most if most else PER_HOUR.least
+    share = SHARE.least if most else 1.0
+    hours = HOURS.most if most else HOURS.least
+    extremes: list[PricingTerms] = [
+        on_demand(hour, minimum_s=SECONDS.most if most else 0.0),
+        reserved(hour, share, upfront=MONEY.most if most else 0.0),
+        CapacityBlockTerms(currency="USD", price=hourly(hour), block_hours=hours),
+        CapacityBlockTerms(currency="USD", price=hourly(hour), utilisation=share),
+        owned(PURCHASE.most if most else PURCHASE.least, YEARS.least, USED_HOURS.least),
+        SpotTerms(currency="USD", series=(SpotPoint(at=START, amount=hour),), source="history"),
+    ]
+    for terms in extremes:
+        assert cost_of(terms, wall_s).total.value is not None
+
+
+def test_a_spot_cost_beyond_a_number_is_refused() -> None:
+    often = Measurement(value=1e-3, unit="1/h", kind="quoted")
+    terms = SpotTerms(
+        currency="USD",
+        series=(SpotPoint(at=START, amount=1e9),),
+        source="history",
+        interruptions_per_hour=often,
+    )
     with pytest.raises(InputError, match="more than a number can hold"):
-        cost_of(terms, 1e9)
+        cost_of(terms, 709.7e3 * 3600)
 
 
 def test_a_start_without_a_zone_is_refused() -> None:

@@ -98,7 +98,7 @@ def test_a_file_that_does_not_say_when_needs_a_date() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("21.5,6.1428", "-21.5,6.1428", r"vms\.csv:2: amount_per_hour: .*greater than 0 \(got -21\.5\)"),
+        ("21.5,6.1428", "-21.5,6.1428", r"vms\.csv:2: amount_per_hour: expected a number from .* \(got -21\.5\)"),
         ("21.5,6.1428", "0,6.1428", r"vms\.csv:2: amount_per_hour"),
         ("21.5,6.1428", "nan,6.1428", r"vms\.csv:2: amount_per_hour"),
         ("21.5,6.1428", "cheap,6.1428", r"vms\.csv:2: Price 'cheap' is no number"),

@@ -120,6 +120,7 @@ def test_text_of_a_claim_file_is_never_markup(main: Main, claims: Callable[[str]
         (GOOD.replace("nodes * price", "node * price"), [":7:", "quantity 'node'", "did you mean nodes?"]),
         (GOOD.replace("nodes * price", "nodes + price"), [":7:", "mixed units"]),
         (GOOD.replace("nodes * price", "price / 0"), [":7:", "division by zero"]),
+        (GOOD.replace("14.2 min", "0 min").replace("price * h", "price / h"), [":7:", "hours is '0 min'"]),
         (GOOD.replace("nodes * price", "exp(nodes) * price"), [":7:", "unknown function 'exp'"]),
         (GOOD.replace("nodes * price", "9 ** 9 ** 9 ** 9"), [":7:", "an exponent is a whole number"]),
         (GOOD.replace("3 nodes", "1e99999999"), [":3:", "exponent"]),

@@ -106,7 +106,7 @@ def test_a_price_set_twice_for_a_day_is_refused_unless_it_replaces(main: Main, h
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("p5.48xlarge", "--per-hour", "-3", *CONTRACT), ("amount_per_hour", "greater than 0")),
+        (("p5.48xlarge", "--per-hour", "-3", *CONTRACT), ("amount_per_hour", "expected a number from")),
         (("p5.48xlarge", "--per-hour", "0", *CONTRACT), ("amount_per_hour",)),
         (("p5.48xlarge", "--per-hour", "nan", *CONTRACT), ("amount_per_hour",)),
         (("p5.48xlarge", "--per-hour", "3", *CONTRACT, "--as-of", "2999-01-01"), ("lies in the future",)),

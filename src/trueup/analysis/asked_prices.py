@@ -31,6 +31,7 @@ from trueup.schema import (
     SpotPoint,
     SpotTerms,
 )
+from trueup.schema.bounds import PER_HOUR, SOME_SECONDS
 from trueup.schema.price_row import period
 from trueup.schema.price_terms import ModelName
 
@@ -97,9 +98,9 @@ def price_request(text: str) -> PriceRequest:
         return PriceRequest(text=text, name=name, options=options)
     found = _AMOUNT.fullmatch(value)
     amount = _number(found["amount"]) if found else None
-    if found is None or amount is None or not 0 < amount < float("inf"):
+    if found is None or amount is None or not PER_HOUR.hold(amount):
         raise InputError(
-            f"--price {text}: expected an amount an hour above zero, as {name}=12.50 or =12.50EUR"
+            f"--price {text}: expected an amount an hour above zero, {PER_HOUR}, as {name}=12.50 or =12.50EUR"
         )
     currency = found["currency"] or "USD"
     return PriceRequest(text=text, name=name, value=value, amount=amount, currency=currency, options=options)
@@ -268,6 +269,5 @@ def _saves(record: RunRecord) -> dict[str, float]:
         found["restart_s"] = record.steps[0].start_s
     if count and record.header.wall_s:
         found["checkpoint_interval_s"] = record.header.wall_s / count
-        if seconds > 0:
-            found["save_s"] = seconds / count
-    return found
+        found["save_s"] = seconds / count
+    return {name: value for name, value in found.items() if SOME_SECONDS.hold(value)}

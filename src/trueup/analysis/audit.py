@@ -19,11 +19,12 @@ from trueup.schema.claim import Audit, AuditedClaim, Claim, ClaimFile, Figure, F
 from .audit_expression import is_name
 from .audit_facts import hardware_findings, model_findings, name_findings
 from .audit_file import LocatedClaims
-from .audit_formula import Figures, Result, UndecidedError
+from .audit_formula import Figures, Result
 from .audit_interval import Interval
 from .audit_physics import Limit, decoding_limit, memory_limit, training_limit
 from .audit_quantity import Quantity, four_digits, read_quantity
 from .audit_units import dims_text
+from .audit_value import UndecidedError
 
 ROUNDING = "range of rounding, no confidence interval"
 _FACTOR_FROM = 2.0  # a gap of so much or more reads better as a factor

@@ -22,10 +22,10 @@ from trueup.catalog.prices import published_prices
 from trueup.schema import InputError, PriceRow
 from trueup.schema.claim import Finding, HardwareClaim, ModelClaim
 
-from .audit_formula import UndecidedError
 from .audit_physics import published_dims
 from .audit_quantity import Quantity, four_digits, read_quantity
 from .audit_units import dims_text, read_unit
+from .audit_value import UndecidedError
 
 _NO_ACCELERATOR = "it has no accelerator"
 _UNITS = {"chip_memory": "byte", "memory": "byte", "bandwidth": "byte/s", "bf16": "FLOP/s", "fp8": "FLOP/s"}

@@ -9,11 +9,9 @@ The range found always contains the truth, and is exact where every slope has a 
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import cast
 
 import pint
 
@@ -31,7 +29,8 @@ from .audit_expression import (
 )
 from .audit_interval import DivisorZeroError, Interval, TooLongError
 from .audit_quantity import Quantity
-from .audit_units import dims_text, no_dimension
+from .audit_units import no_dimension
+from .audit_value import OPERATIONS, UndecidedError, Value, negated, power
 
 DEEPEST = 30  # formulas within formulas
 MOST_FIGURES = 100  # behind one formula; time goes with the square
@@ -42,24 +41,6 @@ _ZERO = Interval.exactly(0)
 _ONE = Interval.exactly(1)
 
 Box = Mapping[str, Interval]  # a range for each published figure
-
-
-class UndecidedError(Exception):
-    """Nothing follows: `missing` figures are not given, or for another `reason`."""
-
-    def __init__(self, reason: str, missing: tuple[str, ...] = ()) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.missing = missing
-
-
-@dataclass(frozen=True)
-class Value:
-    """A range in root units, its dimension, and the range of its slope by each figure it depends on."""
-
-    interval: Interval
-    dims: pint.Unit
-    slopes: Mapping[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -165,14 +146,30 @@ class Figures:
                 raise TooLongError
             written = in_box({name: Interval.exactly(one.middle) for name, one in box.items()})
             return Result(written.interval.low, interval, first.dims)
-        except DivisorZeroError as zero:
-            if zero.maybe:
+        except DivisorZeroError as divisor:
+            zeros = _zeros_divided_by(in_box, box, quantities)
+            if divisor.maybe and not zeros:
                 raise UndecidedError(f"within the figures' rounding, '{text}' may divide by zero") from None
-            raise InputError(f"'{text}': division by zero") from None
+            raise InputError(f"'{text}': division by zero{': ' if zeros else ''}{', '.join(zeros)}") from None
         except TooLongError:
             raise InputError(f"'{text}' makes a number too long to be meant") from None
         except RecursionError:
             raise InputError(f"'{text}' is nested too deeply; define its parts as figures") from None
+
+
+def _zeros_divided_by(
+    in_box: Callable[[Box], Value], box: Box, quantities: Mapping[str, Quantity | None]
+) -> list[str]:
+    """Of a divisor that is zero as the figures are written, those of its figures that were written as 0: a
+    slip of the file. One that is zero by what cancels may be anything within the figures' rounding."""
+    try:
+        in_box({name: Interval.exactly(one.middle) for name, one in box.items()})
+    except DivisorZeroError as as_written:
+        found = {name: quantities[name] for name in as_written.figures}
+        return [f"{name} is '{one.text}'" for name, one in found.items() if one is not None and one.zero]
+    except TooLongError:
+        pass
+    return []
 
 
 def _narrowed(in_box: Callable[[Box], Value], box: Box, found: Value, halvings: int) -> Interval:
@@ -237,11 +234,11 @@ class _Walk:
             case Name(name):
                 return self._named(name)
             case Operation("**", left, Number(exponent)):
-                return _power(self.value(left), int(exponent))
+                return power(self.value(left), int(exponent))
             case Operation("-", Number(zero), right) if zero == 0:
-                return _negated(self.value(right))  # a sign, which units do not mind
+                return negated(self.value(right))  # a sign, which units do not mind
             case Operation(operator, left, right):
-                return _OPERATIONS[operator](self.value(left), self.value(right))
+                return OPERATIONS[operator](self.value(left), self.value(right))
 
     def _named(self, name: str) -> Value:
         if name not in self._known:
@@ -250,90 +247,3 @@ class _Walk:
             else:
                 self._known[name] = Value(self._box[name], self._dims[name], {name: _ONE})
         return self._known[name]
-
-
-def _sum(a: Value, b: Value) -> Value:
-    _require_one_dimension("added", a, b)
-    slopes = {name: _slope(a, name) + _slope(b, name) for name in {**a.slopes, **b.slopes}}
-    return Value(a.interval + b.interval, a.dims, slopes)
-
-
-def _negated(a: Value) -> Value:
-    return Value(-a.interval, a.dims, {name: -slope for name, slope in a.slopes.items()})
-
-
-def _difference(a: Value, b: Value) -> Value:
-    _require_one_dimension("subtracted or compared", a, b)
-    return _sum(a, _negated(b))
-
-
-def _product(a: Value, b: Value) -> Value:
-    slopes = {
-        name: _slope(a, name) * b.interval + _slope(b, name) * a.interval for name in {**a.slopes, **b.slopes}
-    }
-    return Value(a.interval * b.interval, a.dims * b.dims, slopes)
-
-
-def _quotient(a: Value, b: Value) -> Value:
-    interval = a.interval / b.interval
-    square = b.interval**2
-    slopes = {
-        name: (_slope(a, name) * b.interval - _slope(b, name) * a.interval) / square
-        for name in {**a.slopes, **b.slopes}
-    }
-    return Value(interval, a.dims / b.dims, slopes)
-
-
-def _power(a: Value, exponent: int) -> Value:
-    if exponent == 0:
-        return Value(_ONE, no_dimension())
-    outer = a.interval ** (exponent - 1) * Interval.exactly(exponent)
-    slopes = {name: outer * slope for name, slope in a.slopes.items()}
-    return Value(a.interval**exponent, cast("pint.Unit", a.dims**exponent), slopes)
-
-
-def _larger(a: Value, b: Value) -> Value:
-    _require_one_dimension("compared", a, b)
-    if a.interval.low >= b.interval.high:
-        return a
-    if b.interval.low >= a.interval.high:
-        return b
-    slopes = {name: _slope(a, name).joined(_slope(b, name)) for name in {**a.slopes, **b.slopes}}
-    ends = max(a.interval.low, b.interval.low), max(a.interval.high, b.interval.high)
-    return Value(Interval(*ends), a.dims, slopes)
-
-
-def _smaller(a: Value, b: Value) -> Value:
-    return _negated(_larger(_negated(a), _negated(b)))
-
-
-def _remainder(a: Value, b: Value) -> Value:
-    """What is left of whole times `b` in `a`: of exact figures only, since a rounded one leaves anything."""
-    _require_one_dimension("divided with a remainder", a, b)
-    if not (a.interval.exact and b.interval.exact):
-        raise UndecidedError("a rounded figure leaves any remainder; say `exactly` where it is exact")
-    divisor = b.interval.low
-    if divisor == 0:
-        raise DivisorZeroError(maybe=False)
-    left = a.interval.low - divisor * math.floor(a.interval.low / divisor)
-    return Value(Interval.exactly(Fraction(left)), a.dims)
-
-
-_OPERATIONS: dict[str, Callable[[Value, Value], Value]] = {
-    "+": _sum,
-    "-": _difference,
-    "*": _product,
-    "/": _quotient,
-    "max": _larger,
-    "min": _smaller,
-    "remainder": _remainder,
-}
-
-
-def _slope(value: Value, name: str) -> Interval:
-    return value.slopes.get(name, _ZERO)
-
-
-def _require_one_dimension(done: str, a: Value, b: Value) -> None:
-    if a.dims != b.dims:
-        raise InputError(f"mixed units: {dims_text(a.dims)} and {dims_text(b.dims)} cannot be {done}")

@@ -6,6 +6,7 @@ unit moves an end. Numbers too long to be meant (2 ** 9999) are refused before t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -18,11 +19,12 @@ class TooLongError(Exception):
 
 
 class DivisorZeroError(Exception):
-    """The divisor is zero, or `maybe`: within its rounding it may be."""
+    """The divisor is zero, or `maybe`: within its rounding it may be. `figures` are those it rests on."""
 
-    def __init__(self, *, maybe: bool) -> None:
+    def __init__(self, *, maybe: bool, figures: Iterable[str] = ()) -> None:
         super().__init__()
         self.maybe = maybe
+        self.figures = tuple(figures)
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ from trueup.schema import InputError, Measurement, ModelDims
 from trueup.schema.claim import DecodingClaim, MemoryClaim, State, TrainingClaim, Verdict
 
 from . import flops
-from .audit_formula import Figures, UndecidedError
+from .audit_formula import Figures
 from .audit_interval import Interval
 from .audit_quantity import Quantity, four_digits, scaled
 from .audit_units import dims_text, no_dimension, read_unit
+from .audit_value import UndecidedError
 
 # The best published training of dense models uses about 40 to 70% of the peak; large matrix products alone,
 # 80 to 90%. Reading memory in one stream does better.

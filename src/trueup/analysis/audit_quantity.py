@@ -38,11 +38,13 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 @dataclass(frozen=True)
 class Quantity:
-    """Text as published, its range in root units, and its unit, in which results are shown."""
+    """Text as published, its range in root units, and its unit, in which results are shown. `zero`: it was
+    written as 0, and not as a range around it."""
 
     text: str
     interval: Interval
     unit: Unit
+    zero: bool = False
 
     @property
     def dims(self) -> pint.Unit:
@@ -80,7 +82,8 @@ def read_quantity(text: str) -> Quantity | None:
     interval = interval * Interval.exactly(unit.factor)
     if max(abs(interval.low), abs(interval.high)) > _LARGEST:
         raise InputError(f"'{text}' is too large a number to be meant")
-    return Quantity(text, interval, unit)
+    zero = interval.contains(0) and _number(found["number"])[0] == 0 and not (found["to"] or found["margin"])
+    return Quantity(text, interval, unit, zero)
 
 
 def _unit_of(currency: str | None, text: str) -> Unit:

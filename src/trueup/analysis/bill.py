@@ -6,7 +6,6 @@ the same. Neither numpy nor scipy is imported here or below: printing a bill is 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from datetime import UTC, datetime
 from math import fsum
@@ -27,6 +26,7 @@ from trueup.schema import (
     Step,
     unavailable,
 )
+from trueup.schema.bounds import MONEY, PER_HOUR, RUNS, SECONDS, TOKENS, TOKENS_PER_S, Payment
 
 from .bill_lines import LINE_NAMES, LINE_OF_SPAN, reason_of, seconds_by_line, value_of
 from .budget import PER_MILLION, Budget, BudgetVerdict, budget_of, judged
@@ -39,8 +39,8 @@ from .totals import totals_of
 class OneOff(Frozen):
     """Work done once, such as debugging, spread evenly over `over` runs."""
 
-    usd: float = Field(ge=0, allow_inf_nan=False)
-    over: int = Field(ge=1)
+    usd: Payment
+    over: int = Field(ge=1, le=RUNS.most)
     source: str
 
     @property
@@ -49,11 +49,9 @@ class OneOff(Frozen):
 
 
 def one_off_given(usd: float, over: int, source: str) -> OneOff:
-    """InputError unless it is a finite number of dollars of 0 or more, over at least one run."""
-    if not (math.isfinite(usd) and usd >= 0):
-        raise InputError(f"a one-off of {usd:g} USD ({source}): expected a finite number of 0 or more")
-    if over < 1:
-        raise InputError(f"a one-off ({source}) over {over} runs: expected one or more")
+    """InputError unless dollars and runs are within their bounds."""
+    MONEY.require(usd, f"a one-off of {usd:g} USD ({source})")
+    RUNS.require(over, f"a one-off ({source}) over {str(over)[:20]} runs")
     return OneOff(usd=usd, over=over, source=source)
 
 
@@ -157,12 +155,10 @@ def make_bill(
 def dollars_per_million(usd_per_hour: float, tokens_per_s: float) -> float:
     """$ per million tokens = price per hour ÷ (tokens per second × 3600) × 10⁶.
 
-    InputError for a rate or a price that is not above zero and finite: nothing follows from it.
+    InputError for a rate or a price out of bounds, as of zero: nothing follows from it.
     """
-    named = {"a price in USD per hour": usd_per_hour, "a rate in tokens per second": tokens_per_s}
-    for what, value in named.items():
-        if not (math.isfinite(value) and value > 0):
-            raise InputError(f"{what} of {value}: dollars per token need one above zero and finite")
+    PER_HOUR.require(usd_per_hour, f"a price of {usd_per_hour} USD per hour has no dollars per token")
+    TOKENS_PER_S.require(tokens_per_s, f"a rate of {tokens_per_s} tokens per second has no dollars per token")
     return usd_per_hour / 3600 / tokens_per_s * 1e6
 
 
@@ -183,21 +179,25 @@ def all_in_cost(total: Measurement, useful_tokens: float, how: str) -> Measureme
 
 
 def useful_tokens_of(record: RunRecord) -> float:
-    """As the record says; of a run that was cut off, counted from its steps."""
+    """As the record says; of a run that was cut off, counted from its steps. InputError for no count."""
     recorded = value_of(record, "useful_tokens")
-    return float(totals_of(record).useful_tokens) if recorded is None else recorded
+    found = float(totals_of(record).useful_tokens) if recorded is None else recorded
+    if found:
+        TOKENS.require(found, f"run {record.header.id} has a damaged record: {found:g} useful tokens")
+    return found
 
 
 def require_times(record: RunRecord) -> None:
-    """InputError where a recorded time is below zero or not a number: such a record is damaged."""
+    """InputError where a recorded time is below zero, not a number or of centuries: such a record is
+    damaged."""
     named = [(f"its span '{span.name}'", span.seconds) for span in record.spans]
     named += [("its wall clock", record.header.wall_s or 0.0)]
     named += [(f"step {step.step}", seconds) for step in record.steps for seconds in _times(step)]
     for what, seconds in named:
-        if not (math.isfinite(seconds) and seconds >= 0):
+        if not SECONDS.hold(seconds):
             raise InputError(
-                f"run {record.header.id} cannot be billed: {what} took {seconds} s, and a time is finite and "
-                "not below zero; the record is damaged: import the run again from where it was made"
+                f"run {record.header.id} cannot be billed: {what} took {seconds} s, and a time is {SECONDS}; "
+                "the record is damaged: import the run again from where it was made"
             )
 
 
@@ -257,16 +257,13 @@ def _made_from(record: RunRecord, price: Price, one_off: OneOff | None) -> dict[
 
 
 def checked_price(record: RunRecord, price: Price | None) -> Price:
-    """InputError where there is none, or one that is not above zero and finite."""
+    """InputError where there is none, or one out of bounds."""
     if price is None:
         raise InputError(
             f"run {record.header.id} has no price, so it has no bill: the recipe gives one by "
             "price.usd_per_hour with price.source, or by platform.instance from the catalog"
         )
-    if not (math.isfinite(price.usd_per_hour) and price.usd_per_hour > 0):
-        raise InputError(
-            f"a price of {price.usd_per_hour} USD per hour cannot be billed: it must be above zero and finite"
-        )
+    PER_HOUR.require(price.usd_per_hour, f"a price of {price.usd_per_hour} USD per hour cannot be billed")
     return price
 
 

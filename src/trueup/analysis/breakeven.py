@@ -11,10 +11,12 @@ from math import fsum
 from typing import Literal, NamedTuple
 
 from trueup.schema import Frozen, InputError, Kind, Measurement, unavailable
+from trueup.schema.bounds import MONEY, Bounds
 
 from .kinds import weakest
 from .student import quantile
 
+COST = Bounds(0, 1e40)  # of a run of any size, in any currency: squares of its squares are numbers
 ROUNDING = 1e-9  # costs that differ by no larger a part of them are equal
 RUNS_NEEDED = 3  # of each side for an interval, as for any verdict between platforms
 WELCH = "Welch's t on the costs of runs"
@@ -60,7 +62,7 @@ def break_even(
 
     `paired`: the runs of A and B took turns on one host, and those at the same place followed each other.
 
-    InputError where a side has no run, the currencies differ, or a cost is below zero or not finite.
+    InputError where a side has no run, the currencies differ, or a cost is out of bounds.
     """
     _require(a, b, one_off)
     cost_a, cost_b, saving = _cost(a), _cost(b), _saving(a, b, paired)
@@ -92,10 +94,8 @@ def _require(a: SideCost, b: SideCost, one_off: float) -> None:
         if not side.per_run:
             raise InputError(f"{side.label} has no full run to take a cost from: one has to finish first")
         for cost in side.per_run:
-            if not (math.isfinite(cost) and cost >= 0):
-                raise InputError(f"a run of {side.label} cost {cost} {side.currency}: expected 0 or more")
-    if not (math.isfinite(one_off) and one_off >= 0):
-        raise InputError(f"a one-off cost of {one_off} {a.currency}: expected a finite amount of 0 or more")
+            COST.require(cost, f"a run of {side.label} cost {cost:g} {side.currency}")
+    MONEY.require(one_off, f"a one-off cost of {one_off:g} {a.currency}")
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator
 
-from trueup.schema import Frozen, InputError, Measurement, RunHeader, unavailable
+from trueup.schema import Frozen, Measurement, RunHeader, unavailable
+from trueup.schema.bounds import PER_MILLION_TOKENS
 
 PER_MILLION = "USD/million useful tokens"
 
@@ -16,7 +16,7 @@ PER_MILLION = "USD/million useful tokens"
 class Budget(Frozen):
     """Dollars per million useful tokens, all in, that a bill is held to."""
 
-    usd_per_million_tokens: float = Field(gt=0, allow_inf_nan=False)
+    usd_per_million_tokens: Annotated[float, AfterValidator(PER_MILLION_TOKENS.checked)]
     source: str
 
 
@@ -38,12 +38,10 @@ def budget_of(header: RunHeader) -> Budget | None:
 
 
 def budget_given(usd_per_million_tokens: float, source: str) -> Budget:
-    """InputError unless it is a finite number of dollars above zero."""
-    if not (math.isfinite(usd_per_million_tokens) and usd_per_million_tokens > 0):
-        raise InputError(
-            f"a budget of {usd_per_million_tokens} USD per million tokens ({source}): it must be above zero "
-            "and finite"
-        )
+    """InputError for dollars out of bounds."""
+    PER_MILLION_TOKENS.require(
+        usd_per_million_tokens, f"a budget of {usd_per_million_tokens} USD per million tokens ({source})"
+    )
     return Budget(usd_per_million_tokens=usd_per_million_tokens, source=source)
 
 

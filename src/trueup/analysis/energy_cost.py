@@ -5,13 +5,14 @@ A cloud's price an hour has its electricity in it: the figure is shown beside a 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator
 
 from trueup.catalog import accelerator_for_device_name
-from trueup.schema import Frozen, InputError, Measurement, RunHeader, RunRecord, SpanName, unavailable
+from trueup.schema import Frozen, Measurement, RunHeader, RunRecord, SpanName, unavailable
+from trueup.schema.bounds import TARIFF
 
 from .outcomes import span_seconds, wall_seconds
 from .totals import world_size
@@ -22,7 +23,7 @@ J_PER_KWH = 3.6e6
 class Tariff(Frozen):
     """Dollars per kilowatt-hour, and who says so."""
 
-    usd_per_kwh: float = Field(gt=0, allow_inf_nan=False)
+    usd_per_kwh: Annotated[float, AfterValidator(TARIFF.checked)]
     source: str
 
 
@@ -35,11 +36,8 @@ class EnergyCost(Frozen):
 
 
 def tariff_given(usd_per_kwh: float, source: str) -> Tariff:
-    """InputError unless it is a finite number of dollars above zero."""
-    if not (math.isfinite(usd_per_kwh) and usd_per_kwh > 0):
-        raise InputError(
-            f"a tariff of {usd_per_kwh} USD per kWh ({source}): it must be above zero and finite"
-        )
+    """InputError for dollars out of bounds."""
+    TARIFF.require(usd_per_kwh, f"a tariff of {usd_per_kwh} USD per kWh ({source})")
     return Tariff(usd_per_kwh=usd_per_kwh, source=source)
 
 

@@ -7,6 +7,7 @@ from math import fsum
 from typing import NamedTuple
 
 from trueup.schema import InputError, Measurement, Price, RunRecord, unavailable
+from trueup.schema.bounds import TOKENS
 
 from .bill import make_bill, started_at, useful_tokens_of
 from .breakeven import BreakEven, SideCost, break_even
@@ -61,10 +62,8 @@ def break_even_of(
         raise InputError(f"run {min(shared)} is on both sides: a move is from some runs to others")
     if tokens_per_run is None:
         _require_one_size(a, b, costs)
-    elif not 0 < tokens_per_run < float("inf"):
-        raise InputError(
-            f"--tokens-per-run {tokens_per_run:g}: a full run has useful tokens, above zero and finite"
-        )
+    else:
+        TOKENS.require(tokens_per_run, f"--tokens-per-run {tokens_per_run:g}, useful tokens of a full run")
     side_a, side_b = (
         _side(group.name, [costs[run.id] for run in runs], tokens_per_run)
         for group, runs in ((a, runs_a), (b, runs_b))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from trueup.schema import InputError, Measurement, OwnedTerms, unavailable
-from trueup.schema.price_terms import HOURS_PER_YEAR
+from trueup.schema.bounds import HOURS_PER_YEAR
 
 
 def capital_per_hour(terms: OwnedTerms) -> Measurement:

@@ -29,8 +29,8 @@ from trueup.schema import (
     SpotTerms,
     unavailable,
 )
+from trueup.schema.bounds import HOURS_PER_YEAR
 from trueup.schema.price_row import period
-from trueup.schema.price_terms import HOURS_PER_YEAR
 
 from .owning import capital_per_hour, running_per_hour
 from .spot import SpotCost, spot_cost

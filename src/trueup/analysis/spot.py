@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from trueup.schema import InputError, Measurement, SpotPoint, SpotTerms, unavailable
+from trueup.schema import Measurement, SpotPoint, SpotTerms, unavailable
+from trueup.schema.bounds import COUNT, HOURS
 
 
 class Disturbance(NamedTuple):
@@ -90,8 +91,8 @@ def daly_interval_s(save_s: float, between_s: float) -> float:
 def interruption_rate(count: int, hours: float) -> Measurement:
     """Interruptions an hour seen over `hours` of instances, with the exact Poisson interval (Garwood
     1936)."""
-    if count < 0 or not (math.isfinite(hours) and hours > 0):
-        raise InputError(f"{count} interruptions in {hours} h: a count, and hours above zero, are needed")
+    COUNT.require(count, f"{count:g} interruptions")
+    HOURS.require(hours, f"{count:g} interruptions in {hours:g} h")
     from scipy.special import gammaincinv  # half the quantile of chi² with twice as many degrees of freedom
 
     low = float(gammaincinv(count, 0.025)) if count else 0.0

@@ -16,8 +16,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from trueup.schema import InputError, MissingExtraError, PriceRow, TrueupError
+from trueup.schema.bounds import HOURS_PER_YEAR
 from trueup.schema.price_row import RowModel
-from trueup.schema.price_terms import HOURS_PER_YEAR
 
 from .price_csv import MINIMUM_BILLED_S
 

@@ -72,8 +72,9 @@ def price_given(usd_per_hour: float | None, source: str) -> Any:
     from pydantic import ValidationError
 
     from trueup.schema import InputError, Price
+    from trueup.schema.bounds import PER_HOUR
 
     try:
         return Price(usd_per_hour=usd_per_hour, source=source)
     except ValidationError:
-        raise InputError(f"--usd-per-hour {usd_per_hour}: a price is a positive number of dollars") from None
+        raise InputError(f"--usd-per-hour {usd_per_hour}: expected a price in dollars, {PER_HOUR}") from None

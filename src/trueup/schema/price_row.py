@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from .bounds import HourlyAmount, Hours, Seconds
 from .measurement import Frozen
 
 RowModel = Literal["on_demand", "spot", "reserved_1y", "reserved_3y", "capacity_block"]
@@ -48,7 +49,6 @@ def _is_date(text: str) -> str:
 
 IsoDate = Annotated[str, AfterValidator(_is_date)]
 Currency = Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
-Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
@@ -64,10 +64,10 @@ class PriceRow(Frozen):
     region: _Name  # the provider's name of it, or "US regions"
     zone: _Name | None = None  # None: in every zone
     model: RowModel
-    amount_per_hour: Amount | None
+    amount_per_hour: HourlyAmount | None
     currency: Currency
-    minimum_billed_s: float | None = Field(None, ge=0, allow_inf_nan=False)  # None: not known
-    block_hours: Amount | None = None  # length of a capacity block
+    minimum_billed_s: Seconds | None = None  # None: not known
+    block_hours: Hours | None = None  # length of a capacity block
     valid_from: IsoDate | None = None
     valid_to: IsoDate | None = None
     as_of: IsoDate
@@ -138,7 +138,7 @@ class PriceEntry(Frozen):
 class HourlyPrice(Frozen):
     """An amount an hour in a currency, with where it is from; or the reason why there is none."""
 
-    amount: Amount | None
+    amount: HourlyAmount | None
     currency: Currency
     kind: PriceKind = "quoted"
     source: str = Field(min_length=1)

@@ -4,17 +4,29 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
+from .bounds import (
+    COUNT,
+    HourlyAmount,
+    Hours,
+    Payment,
+    PerKwh,
+    Pue,
+    Purchase,
+    Seconds,
+    Share,
+    SomeSeconds,
+    UsedHours,
+    Watts,
+    Years,
+)
 from .measurement import Frozen, Measurement
-from .price_row import Amount, Currency, HourlyPrice, IsoDate, PriceKind
+from .price_row import Currency, HourlyPrice, IsoDate, PriceKind
 
 ModelName = Literal["on-demand", "spot", "reserved-1y", "reserved-3y", "capacity-block", "owned"]
-HOURS_PER_YEAR = 8760.0
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class PriceModel(Frozen):
@@ -38,7 +50,7 @@ class OnDemandTerms(_AtHourlyPrice):
     """By the second, and for at least `minimum_s`."""
 
     name: Literal["on-demand"] = "on-demand"
-    minimum_s: NotNegative = 0.0
+    minimum_s: Seconds = 0.0
 
 
 class ReservedTerms(_AtHourlyPrice):
@@ -48,7 +60,7 @@ class ReservedTerms(_AtHourlyPrice):
     """
 
     name: Literal["reserved-1y", "reserved-3y"]
-    upfront: NotNegative = 0.0
+    upfront: Payment = 0.0
     utilisation: Share = 1.0
 
     @property
@@ -64,7 +76,7 @@ class CapacityBlockTerms(_AtHourlyPrice):
     """
 
     name: Literal["capacity-block"] = "capacity-block"
-    block_hours: Amount | None = None
+    block_hours: Hours | None = None
     utilisation: Share | None = None
 
 
@@ -72,7 +84,7 @@ class SpotPoint(Frozen):
     """From this instant an hour costs this, until the next point."""
 
     at: AwareDatetime
-    amount: Amount
+    amount: HourlyAmount
 
 
 class SpotTerms(PriceModel):
@@ -88,11 +100,11 @@ class SpotTerms(PriceModel):
     source: str = Field(min_length=1)
     kind: PriceKind = "quoted"
     as_of: IsoDate | None = None
-    minimum_s: NotNegative = 0.0
+    minimum_s: Seconds = 0.0
     interruptions_per_hour: Measurement | None = None  # unit "1/h"; None: not known
-    checkpoint_interval_s: Amount | None = None
-    restart_s: NotNegative | None = None
-    save_s: Amount | None = None
+    checkpoint_interval_s: SomeSeconds | None = None
+    restart_s: Seconds | None = None
+    save_s: SomeSeconds | None = None
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -103,8 +115,8 @@ class SpotTerms(PriceModel):
         rate = self.interruptions_per_hour
         if rate is not None and rate.unit != "1/h":
             raise ValueError(f"interruptions are counted in 1/h, not in {rate.unit}")
-        if rate is not None and rate.value is not None and rate.value < 0:
-            raise ValueError(f"a rate of {rate.value} interruptions an hour: it cannot be below zero")
+        if rate is not None and rate.value is not None and not COUNT.hold(rate.value):
+            raise ValueError(f"a rate of {rate.value} interruptions an hour: expected {COUNT}")
         return self
 
 
@@ -116,16 +128,16 @@ class OwnedTerms(PriceModel):
     """
 
     name: Literal["owned"] = "owned"
-    capital: Amount
-    life_years: Amount
-    residual: NotNegative = 0.0
-    power_w: NotNegative
-    idle_power_w: NotNegative = 0.0
-    pue: float = Field(ge=1, allow_inf_nan=False)
-    electricity_per_kwh: NotNegative
-    hosting_per_year: NotNegative = 0.0
-    staff_per_year: NotNegative = 0.0
-    hours_per_year: float = Field(gt=0, le=HOURS_PER_YEAR)  # used
+    capital: Purchase
+    life_years: Years
+    residual: Payment = 0.0
+    power_w: Watts
+    idle_power_w: Watts = 0.0
+    pue: Pue
+    electricity_per_kwh: PerKwh
+    hosting_per_year: Payment = 0.0
+    staff_per_year: Payment = 0.0
+    hours_per_year: UsedHours
     kind: Literal["measured", "quoted", "estimated"] = "estimated"
     source: str = Field(min_length=1)
     as_of: IsoDate | None = None
@@ -133,7 +145,7 @@ class OwnedTerms(PriceModel):
     @model_validator(mode="after")
     def _loses_value(self) -> Self:
         if self.residual > self.capital:
-            raise ValueError(f"a residual of {self.residual} is above the capital of {self.capital}")
+            raise ValueError(f"residual of {self.residual:g} is above the capital of {self.capital:g}")
         return self
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from .bounds import HourlyAmount
 from .load import RequestResult, RunKind
 from .measurement import Frozen, Measurement
 from .shape_plan import ShapePlan
@@ -135,7 +136,7 @@ class Sample(Frozen):
 class Price(Frozen):
     """Dollars per hour of the whole instance, with where the figure is from."""
 
-    usd_per_hour: float = Field(gt=0, allow_inf_nan=False)
+    usd_per_hour: HourlyAmount
     source: str
     kind: Literal["quoted", "measured", "estimated"] = "quoted"
     as_of: str | None = None  # ISO date
