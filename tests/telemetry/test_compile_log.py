@@ -233,6 +233,43 @@ def test_compiles_from_before_torch_was_listened_to_are_counted(monkeypatch: pyt
     compile_log.close()
 
 
+def test_hits_and_misses_of_the_cache_go_with_the_event(
+    log: tuple[CompileLog, Timeline, MemorySink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_log, _, sink = log
+    compile_log.poll()
+    found = [
+        CompilationMetrics(
+            compile_id=f"{n}/0",
+            is_forward=n != 1,
+            start_time_us=int(time.time() * 1e6),
+            duration_us=1,
+            inductor_fx_local_cache_hit_count=hits,
+            aotautograd_local_cache_hit_count=hits,
+            inductor_fx_local_cache_miss_count=misses,
+        )
+        for n, (hits, misses) in enumerate([(1, None), (None, 2), (None, None)])
+    ]
+    monkeypatch.setattr("torch._dynamo.utils.get_compilation_metrics", lambda: found)
+    compile_log.poll()
+    told = [(event.data["cache_hits"], event.data["cache_misses"]) for event in sink.events]
+    assert told == [(2, 0), (0, 2), (0, 0)]
+
+
+def test_what_is_left_to_the_interpreter_is_kept_in_words(
+    log: tuple[CompileLog, Timeline, MemorySink],
+) -> None:
+    compile_log, _, sink = log
+    torch._dynamo.reset()
+    compile_: Any = torch.compile
+    function = compile_(lambda x: x * 2, backend="aot_eager", dynamic=False, recompile_limit=1)
+    for length in (3, 4):
+        function(torch.ones(length))
+    compile_log.poll()
+    assert compile_log.fallbacks == [e.message for e in sink.events if e.kind == "compile_fallback"]
+    assert "recompile limit" in compile_log.fallbacks[0]
+
+
 def test_a_compiler_imported_after_the_log_is_listened_to_before_it_works(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

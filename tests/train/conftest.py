@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -62,6 +63,7 @@ def run_tiny(home: Path, recipe_file: Path) -> Run:
         strict_shapes: bool = False,
         calibration: Calibration | None = None,
         resume: Resume | None = None,
+        stream: TextIO | None = None,
     ) -> tuple[Outcome, MemorySink]:
         sink = MemorySink()
         if resume is None:
@@ -76,7 +78,7 @@ def run_tiny(home: Path, recipe_file: Path) -> Run:
             device=open_device("cpu", threads=1),
             places=Places(home, home / "data", home / "run"),
             sink=sink,
-            stream=None,
+            stream=stream,
             calibration=calibration,
             strict_shapes=strict_shapes,
             resume=resume,

@@ -3,6 +3,7 @@ end, as torch itself counts. The backend traces and guards as the real compiler 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters, get_compilation_metrics
 
+import trueup.model.compile as compile_module
 from trueup.device import CpuDevice
 from trueup.schema import InputError
 from trueup.telemetry import MemorySink
@@ -115,6 +117,46 @@ def test_strict_shapes_end_the_run_with_the_cause(run_tiny: Any, late_compile: N
     assert "after the warm-up" in outcome.header.reason
     assert "first compile of <lambda>" in outcome.header.reason
     assert len(sink.steps) == 3  # the third, where it happened, is on record
+
+
+@pytest.fixture
+def too_low_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch leaves the plan's second shape to the interpreter, with a warning in a log."""
+    real = compile_module.compile_model
+
+    def lowered(model: Any, mode: Any, *, backend: Any, graphs: int) -> Any:
+        return real(model, mode, backend=backend, graphs=1)
+
+    monkeypatch.setattr(compile_module, "TORCHS_LIMIT", 1)
+    monkeypatch.setattr(compile_module, "compile_model", lowered)
+
+
+TWO_SHAPES = (
+    "compile.mode=layer",
+    "shapes.strategy=bucket",
+    "shapes.buckets=[48, 96]",
+    "evaluate.every=null",
+)
+
+
+def test_what_falls_back_to_eager_is_an_event_and_said(
+    run_tiny: Any, too_low_a_limit: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome, sink = run_tiny(*TWO_SHAPES, stream=sys.stderr)
+    assert outcome.header.state == "finished", outcome.header.reason
+    fallbacks = [event for event in sink.events if event.kind == "compile_fallback"]
+    assert fallbacks
+    assert "recompile limit" in fallbacks[0].data["cause"]
+    assert fallbacks[0].message in capsys.readouterr().err
+
+
+def test_strict_shapes_take_no_shape_that_fell_back_to_eager(run_tiny: Any, too_low_a_limit: None) -> None:
+    outcome, sink = run_tiny(*TWO_SHAPES, strict_shapes=True)
+    assert outcome.header.state == "failed"
+    assert "left to the interpreter" in str(outcome.header.reason)
+    assert "recompile limit" in str(outcome.header.reason)
+    assert "--strict-shapes" in str(outcome.header.reason)
+    assert sink.steps == []
 
 
 @pytest.fixture

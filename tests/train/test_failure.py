@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from trueup.schema import InputError, Step, StorageError
-from trueup.train.compiling import CompileError, LateCompileError
+from trueup.train.compiling import CompileError, LateCompileError, NotCompiledError
 from trueup.train.divergence import DivergedError
 from trueup.train.failure import NoMemoryError, explain, is_out_of_memory
 from trueup.train.interruption import Interrupted
@@ -70,6 +70,7 @@ def dynamo_error() -> Exception:
         (MemoryError(), "out of memory", "out of memory after step 7"),
         (CompileError("it failed"), "CompileError", "compile.mode: none"),
         (LateCompileError("2 compiles"), "LateCompileError", "--strict-shapes"),
+        (NotCompiledError("left alone"), "NotCompiledError", "--strict-shapes"),
         (NonFiniteError("the loss is nan"), "NonFiniteError", "try optimizer.lr=0.0002"),
         (DivergedError("it left", 2.0, (9.0,)), "DivergedError", "try optimizer.lr=0.0002"),
         (StorageError("the disk is full"), "StorageError", "start the run again"),

@@ -37,7 +37,9 @@ def train(
         False, "--trust-cache", help="Use compiled code that another home signed: you trust who made it."
     ),
     strict_shapes: bool = typer.Option(
-        False, "--strict-shapes", help="End the run as failed when anything is compiled after the warm-up."
+        False,
+        "--strict-shapes",
+        help="End the run as failed when anything is compiled after the warm-up, or could not be in it.",
     ),
     resume: str | None = typer.Option(
         None,

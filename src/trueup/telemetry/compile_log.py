@@ -70,6 +70,7 @@ class CompileLog:
         self._about: dict[str, Any] = {}
         self._warm = False
         self.late: list[Compile] = []  # what was compiled after the warm-up
+        self.fallbacks: list[str] = []  # what was left to the interpreter, in words
         if CALLBACK_MODULE in sys.modules:
             self._last_record = next(reversed(_records()), None)  # what was compiled before is not the run's
             self._breaks = _graph_breaks()
@@ -117,9 +118,12 @@ class CompileLog:
 
     def _emit(self, one: Compile) -> None:
         said = "left to the interpreter" if one.failed else "compiled"
+        message = f"{said}{_of(one.data)} after {one.seconds:.2f} s: {one.cause}"
+        if one.failed:
+            self.fallbacks.append(message)
         self._timeline.event(
             "compile_fallback" if one.failed else "compile",
-            f"{said}{_of(one.data)} after {one.seconds:.2f} s: {one.cause}",
+            message,
             at_s=one.at_s,
             seconds=one.seconds,
             compile_id=one.compile_id,
@@ -135,6 +139,7 @@ class CompileLog:
             if times > self._breaks.get(reason, 0):
                 told = self._told()
                 message = f"a part is left to the interpreter{_of(told)}: graph break: {_first_line(reason)}"
+                self.fallbacks.append(message)
                 self._timeline.event("compile_fallback", message, cause=_first_line(reason), **told)
         self._breaks = breaks
 

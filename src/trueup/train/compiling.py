@@ -3,6 +3,7 @@ fails."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -26,6 +27,11 @@ class CompileError(TrueupError):
 
 class LateCompileError(TrueupError):
     """Something was compiled after the warm-up, and the run was to end then (--strict-shapes)."""
+
+
+class NotCompiledError(TrueupError):
+    """The compiler left a shape of the plan to the interpreter, and the run was to end then
+    (--strict-shapes)."""
 
 
 def compile_modes(asked: str, device: Device) -> tuple[tuple[CompileMode, ...], str]:
@@ -88,6 +94,17 @@ def other_plan(session: Session, error: Exception) -> ShapePlan:
     plan = shared_plan(replace(session.planner, modes=("none",)).plan, world)
     session.timeline.event("compile_fallback", f"{failed}; the run goes on without", cause=str(error))
     return plan.model_copy(update={"reason": f"the compiler failed, so nothing is compiled; {plan.reason}"})
+
+
+def tell_fallbacks(session: Session, since: int, say: Callable[[str], None]) -> None:
+    """Say what the warm-up could not compile, after the first `since` of the log's: steps of these shapes are
+    as slow as eager ones. Raises NotCompiledError where the run is strict."""
+    session.compiles.poll()
+    found = session.compiles.fallbacks[since:]
+    if found and session.strict_shapes:
+        raise NotCompiledError(f"{len(found)} times the warm-up did not compile; first, {found[0]}")
+    for message in found:
+        say(message)
 
 
 def stop_if_compiled(session: Session) -> None:

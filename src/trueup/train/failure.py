@@ -67,7 +67,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def _advice(error: BaseException, session: Session | None) -> str:
     """What to try next."""
-    from .compiling import CompileError, LateCompileError
+    from .compiling import CompileError, LateCompileError, NotCompiledError
     from .divergence import DivergedError
     from .stepper import NonFiniteError
 
@@ -75,7 +75,7 @@ def _advice(error: BaseException, session: Session | None) -> str:
         return _smaller(error, session)
     if isinstance(error, NonFiniteError | DivergedError) and session is not None:
         return _slower(session)
-    if isinstance(error, LateCompileError):
+    if isinstance(error, LateCompileError | NotCompiledError):
         return "leave out --strict-shapes, or set compile.mode: none"
     if isinstance(error, CompileError) or by_the_compiler(error):
         return "set compile.mode: none"

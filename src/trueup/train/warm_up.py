@@ -18,7 +18,7 @@ from trueup.data import MicroBatch
 from trueup.recipe.models import WarmUpSection
 from trueup.schema import Shape, SpanName
 
-from .compiling import compile_for, other_plan
+from .compiling import compile_for, other_plan, tell_fallbacks
 from .session import Session
 from .stepper import micro_batch_loss
 from .together import together
@@ -32,8 +32,12 @@ def warmed_up(session: Session, say: Callable[[str], None]) -> Session:
     """The session, compiled and warmed up: under its plan, or the next that every rank's device takes."""
     while True:
         compiled = compile_for(session)
+        session.compiles.poll()  # what the plan before this one could not compile
+        before = len(session.compiles.fallbacks)
         try:
             warm_up(session)
+            with together(session.world):
+                tell_fallbacks(session, before, say)
             session.compiles.warm()
             return replace(session, compiled=compiled)
         except BaseException as error:
