@@ -23,7 +23,7 @@ from trueup.analysis.audit import audit_claims
 from trueup.analysis.audit_file import read_claims
 from trueup.analysis.load_names import LOAD_NAMES
 from trueup.analysis.names import NAMES, NameFacts
-from trueup.cli.app import app
+from trueup.cli.app import command_tree
 from trueup.recipe import recipe_schema
 from trueup.report.audit import audit_text
 
@@ -198,8 +198,9 @@ def _names(names: dict[str, NameFacts]) -> str:
 
 def cli_page() -> str:
     head = HEAD.format(source="the commands' own help")
-    lines = [head, f"# Commands\n\n{app.info.help}\n\n", COMMANDS_INTRO]
-    for words, callback in sorted(_commands(app, "trueup")):
+    tree = command_tree()
+    lines = [head, f"# Commands\n\n{tree.info.help}\n\n", COMMANDS_INTRO]
+    for words, callback in sorted(_commands(tree, "trueup")):
         lines.append(_command(words, callback))
     return "".join(lines)
 

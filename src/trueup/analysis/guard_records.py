@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import Field
 
 from trueup.schema import Frozen
-from trueup.schema.guard import ActionKind, GuardRule, Order, PauseLimits
+from trueup.schema.choices import Order
+from trueup.schema.guard import ActionKind, GuardRule, PauseLimits
 
 HOUR_S = 3600.0
 # Without a reading for longer than this, or than half the window, a window begins anew. The slowest monitor

@@ -39,15 +39,15 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _run() -> None:
+    from trueup.schema import TrueupError
+
     from .garbage import uncollected
 
-    with uncollected():
-        from trueup.schema import TrueupError
-
-        from .app import app
-
     try:
-        app()
+        with uncollected():  # until the command begins
+            from .app import command_tree
+
+            command_tree(sys.argv[1:])()
     except TrueupError as error:
         print(f"trueup: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

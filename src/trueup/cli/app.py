@@ -2,44 +2,61 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+from collections.abc import Sequence
+from importlib import import_module
 
 import typer
 
-from . import (
-    audit,
-    bill,
-    breakeven,
-    cache,
-    calibrate,
-    chat,
-    compare,
-    ctl,
-    export,
-    load,
-    memory,
-    parity,
-    predict,
-    prepare,
-    prices,
-    quantize,
-    recipe,
-    report,
-    reproduce,
-    runs,
-    serve,
-    shapes,
-    train,
+# Each is a module here, in which the command is the function of that name, or a tree of its own, `app`.
+COMMANDS = (
+    "prepare",
+    "train",
+    "runs",
+    "ctl",
+    "bill",
+    "breakeven",
+    "prices",
+    "report",
+    "compare",
+    "reproduce",
+    "export",
+    "parity",
+    "quantize",
+    "serve",
+    "chat",
+    "load",
+    "memory",
+    "cache",
+    "recipe",
+    "shapes",
+    "predict",
+    "audit",
+    "calibrate",
 )
 
-app = typer.Typer(
-    name="trueup",
-    help="Fine-tune a model as a measured run, and learn what every token really cost.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+
+def command_tree(words: Sequence[str] = ()) -> typer.Typer:
+    """All commands; or, where the first word of a command line names one, that one alone: to load and build
+    the others takes a tenth of a second."""
+    tree = typer.Typer(
+        name="trueup",
+        help="Fine-tune a model as a measured run, and learn what every token really cost.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    tree.callback()(_root)
+    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
+        module = import_module(f".{name}", __package__)
+        if hasattr(module, "app"):
+            tree.add_typer(module.app, name=name)
+        else:
+            tree.command(name)(getattr(module, name))
+    _let_help_flow(tree)
+    return tree
 
 
 def _show_version(asked: bool) -> None:
@@ -50,38 +67,12 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: bool = typer.Option(
         False, "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    pass
-
-
-app.command("prepare")(prepare.prepare)
-app.command("train")(train.train)
-app.add_typer(runs.app, name="runs")
-app.command("ctl")(ctl.ctl)
-app.command("bill")(bill.bill)
-app.command("breakeven")(breakeven.breakeven)
-app.add_typer(prices.app, name="prices")
-app.command("report")(report.report)
-app.command("compare")(compare.compare)
-app.command("reproduce")(reproduce.reproduce)
-app.command("export")(export.export)
-app.command("parity")(parity.parity)
-app.command("quantize")(quantize.quantize)
-app.command("serve")(serve.serve)
-app.command("chat")(chat.chat)
-app.command("load")(load.load)
-app.add_typer(memory.app, name="memory")
-app.add_typer(cache.app, name="cache")
-app.add_typer(recipe.app, name="recipe")
-app.add_typer(shapes.app, name="shapes")
-app.command("predict")(predict.predict)
-app.command("audit")(audit.audit)
-app.command("calibrate")(calibrate.calibrate)
+    gc.enable()  # off until here: a command may run for days
 
 
 def _let_help_flow(tree: typer.Typer) -> None:
@@ -92,6 +83,3 @@ def _let_help_flow(tree: typer.Typer) -> None:
     for group in tree.registered_groups:
         if group.typer_instance is not None:
             _let_help_flow(group.typer_instance)
-
-
-_let_help_flow(app)

@@ -9,7 +9,7 @@ import typer
 
 from trueup.home import find_home
 from trueup.schema import InputError, StorageError
-from trueup.schema.guard import Order
+from trueup.schema.choices import Order
 
 from .output import JSON_OPTION, print_json, say
 from .records import RUN_ARGUMENT, open_store

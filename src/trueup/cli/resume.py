@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trueup.home import Home
-from trueup.schema.run import HEADER_FILE
 
 from .output import say
 
@@ -272,6 +271,7 @@ def _bring_home(source: Path, manifest: CheckpointManifest, folder: Path, run: P
 
 def _require_ended(run: Path) -> None:
     from trueup.schema import InputError
+    from trueup.schema.run import HEADER_FILE
     from trueup.store.liveness import why_stopped
     from trueup.store.run_folder import read_header
 
@@ -302,6 +302,7 @@ def _is_newer(header: Path) -> bool:
 def _leave_damaged_header(run: Path, damage: Exception) -> None:
     """The checkpoint's takes its place: this process has the run's lock, so no other writes it."""
     from trueup.schema import StorageError
+    from trueup.schema.run import HEADER_FILE
 
     aside = run / f"{HEADER_FILE}.damaged"
     say(f"note: {damage}; it is left aside as {aside.name}, and the checkpoint's record takes its place")

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from trueup.home import find_home
-from trueup.schema import Frozen, InputError, RunRecord
+from trueup.schema import InputError
 
 from .garbage import uncollected
 from .output import JSON_OPTION, print_json, print_json_list, print_rich, say
 from .records import RUN_ARGUMENT, open_store, record_of, records_of, resolved
 
 if TYPE_CHECKING:
+    from trueup.schema import Frozen, RunRecord
     from trueup.store.table_export import TableFormat, What
 
 app = typer.Typer(help="List and show recorded runs; carry them between machines.", no_args_is_help=True)

@@ -10,4 +10,8 @@ AskedDevice = Literal["auto", DeviceKind]
 PrecisionPolicy = Literal["fp32", "bf16", "bf16-master", "autocast"]
 AskedPrecision = Literal["auto", PrecisionPolicy]
 
+CompileMode = Literal["none", "layer", "model"]
+
+Order = Literal["pause", "resume", "checkpoint", "stop"]  # to a run, by a person or an alarm from outside
+
 AskedAttention = Literal["auto", "sdpa", "eager", "own"]  # own: our layers for the CPU

@@ -12,7 +12,6 @@ from .watched import ONLY_RISING, ONLY_TRAINING
 
 RuleAction = Literal["warn", "checkpoint", "pause", "stop"]
 ActionKind = Literal[RuleAction, "resume"]
-Order = Literal["pause", "resume", "checkpoint", "stop"]  # of a person or an alarm, from outside
 GuardPreset = Literal["thermal", "power", "budget", "leak", "all"]
 
 

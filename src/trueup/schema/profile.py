@@ -9,8 +9,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from .choices import CompileMode
 from .measurement import Frozen, Measurement
-from .shape_plan import CompileMode, Shape
+from .shape_plan import Shape
 
 
 class DeviceRules(Frozen):

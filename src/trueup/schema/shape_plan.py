@@ -6,11 +6,11 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, computed_field, model_validator
 
+from .choices import CompileMode
 from .measurement import Frozen
 
 Strategy = Literal["pack", "bucket", "max", "longest"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
-CompileMode = Literal["none", "layer", "model"]
 Shape = tuple[int, int]  # (rows, width): rows of one micro-batch, tokens in each, padding included
 
 

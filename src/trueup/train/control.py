@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 from trueup.analysis.guard_records import Asked
-from trueup.schema.guard import Order
+from trueup.schema.choices import Order
 from trueup.schema.run import CHECKPOINT_NOW_FILE, CONTROL_FOLDER
 
 WORDS: tuple[Order, ...] = get_args(Order)
