@@ -42,16 +42,15 @@ def test_a_load_whose_folder_is_gone_keeps_its_figures(loaded_home: Path) -> Non
 
 
 def test_runs_recorded_before_there_were_loads_are_trainings(tmp_path: Path) -> None:
-    engine = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
-    with writing(engine) as connection:
-        migrate.run_alembic(connection, "0003")
-        connection.exec_driver_sql(
+    database = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
+    migrate.migrate(database, "0003")
+    with writing(database):
+        database.execute(
             "INSERT INTO runs (id, name, state, started_at, recipe_digest, signature) "
             "VALUES ('a', 'a', 'finished', '2026-01-01', 'd', 's')"
         )
-    migrate.migrate(engine)
-    with engine.connect() as connection:
-        assert connection.exec_driver_sql("SELECT kind FROM runs").scalar_one() == "train"
+    migrate.migrate(database)
+    assert [kind for (kind,) in database.execute("SELECT kind FROM runs")] == ["train"]
 
 
 def test_a_header_written_before_there_were_loads_is_a_trainings() -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy.engine import Connection
 from store_records import make_record, write_folder
 
 from trueup.schema import Evaluation, Event, Measurement, SpanTotal, Step, StorageError
@@ -18,24 +19,28 @@ from trueup.store import Store, migrate, tables
 from trueup.store.database import open_for_writing, writing
 
 
-def downgraded(connection: Connection, revision: str) -> None:
-    from alembic import command
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    connection = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
+    yield connection
+    connection.close()
 
-    config = Config()
-    config.set_main_option("script_location", str(migrate.MIGRATIONS))
-    config.attributes["connection"] = connection
-    command.downgrade(config, revision)
+
+def rows(database: sqlite3.Connection, query: str) -> list[tuple[object, ...]]:
+    return [tuple(row) for row in database.execute(query)]
 
 
 def test_an_empty_file_becomes_the_newest_tables(tmp_path: Path) -> None:
     (tmp_path / "trueup.sqlite").touch()
     with Store.open(tmp_path):
         pass
-    engine = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
-    assert migrate.version_of(engine) == migrate.HEAD
-    with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
+    database = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
+    assert migrate.version_of(database) == migrate.HEAD
+    with migrate.for_alembic(database) as config:
+        lent = config.attributes["connection"]
+        context = MigrationContext.configure(lent, opts={"compare_type": True})
         assert compare_metadata(context, tables.metadata) == []
+    database.close()
     raw = sqlite3.connect(tmp_path / "trueup.sqlite")
     assert raw.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     raw.close()
@@ -83,71 +88,63 @@ def test_an_older_database_is_read_without_being_changed(tmp_path: Path) -> None
     assert (tmp_path / "trueup.sqlite").stat().st_size == 0
 
 
-def test_steps_recorded_before_loss_scaling_were_not_scaled(tmp_path: Path) -> None:
-    engine = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
-    with writing(engine) as connection:
-        migrate.run_alembic(connection, "0001")
-        connection.exec_driver_sql(
+def test_steps_recorded_before_loss_scaling_were_not_scaled(database: sqlite3.Connection) -> None:
+    migrate.migrate(database, "0001")
+    with writing(database):
+        database.execute(
             "INSERT INTO runs (id, name, state, started_at, recipe_digest, header, signature) "
             "VALUES ('a', 'a', 'finished', '2026-01-01', 'd', '{}', 's')"
         )
-        connection.exec_driver_sql(
+        database.execute(
             "INSERT INTO steps (run_id, seq, step, loss, useful_tokens, supervised_tokens, processed_tokens, "
             "head_rows, attention_sum_sq, micro_batches, shape, skipped, labels) "
             "VALUES ('a', 0, 1, 2.5, 1, 1, 1, 1, 1, 1, '[1, 1]', 0, '[]')"
         )
-    migrate.migrate(engine)
-    with engine.connect() as connection:
-        row = connection.exec_driver_sql("SELECT step, loss, loss_scale FROM steps").one()
-    assert tuple(row) == (1, 2.5, 1.0)
+    migrate.migrate(database)
+    assert rows(database, "SELECT step, loss, loss_scale FROM steps") == [(1, 2.5, 1.0)]
 
 
-def test_headers_move_to_their_own_table_with_all_that_belongs_to_a_run(tmp_path: Path) -> None:
-    engine = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
-    with writing(engine) as connection:
-        migrate.run_alembic(connection, "0002")
-        connection.exec_driver_sql(
+def test_headers_move_to_their_own_table_with_all_that_belongs_to_a_run(database: sqlite3.Connection) -> None:
+    migrate.migrate(database, "0002")
+    with writing(database):
+        database.execute(
             "INSERT INTO runs (id, name, state, started_at, recipe_digest, header, signature) "
             """VALUES ('a', 'a', 'finished', '2026-01-01', 'd', '{"id": "a"}', 's')"""
         )
-        connection.exec_driver_sql(
+        database.execute(
             "INSERT INTO measurements (run_id, name, seq, unit, kind, method, scope) "
             "VALUES ('a', 'wall_s', 0, 's', 'measured', '', 'process')"
         )
-    migrate.migrate(engine)
-    with engine.connect() as connection:
-        assert connection.exec_driver_sql("SELECT * FROM headers").all() == [("a", '{"id": "a"}')]
-        assert connection.exec_driver_sql("SELECT * FROM recipes").all() == [("a", "{}")]
-        assert connection.exec_driver_sql("SELECT run_id, name FROM measurements").all() == [("a", "wall_s")]
-    with writing(engine) as connection:
-        connection.exec_driver_sql("DELETE FROM runs")
-    with engine.connect() as connection:
-        assert connection.exec_driver_sql("SELECT * FROM headers").all() == []
+    migrate.migrate(database)
+    assert rows(database, "SELECT * FROM headers") == [("a", '{"id": "a"}')]
+    assert rows(database, "SELECT * FROM recipes") == [("a", "{}")]
+    assert rows(database, "SELECT run_id, name FROM measurements") == [("a", "wall_s")]
+    with writing(database):
+        database.execute("DELETE FROM runs")
+    assert rows(database, "SELECT * FROM headers") == []
 
 
-def test_recipes_move_out_of_headers_and_back(tmp_path: Path) -> None:
-    engine = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
+def test_recipes_move_out_of_headers_and_back(database: sqlite3.Connection) -> None:
     header = '{"id": "a", "steady": {"cv": NaN}, "recipe": {"tune": {"rank": 16}}}'
-    with writing(engine) as connection:
-        migrate.run_alembic(connection, "0004")
-        connection.exec_driver_sql(
+    migrate.migrate(database, "0004")
+    with writing(database):
+        database.execute(
             "INSERT INTO runs (id, kind, name, state, started_at, recipe_digest, signature) "
             "VALUES ('a', 'train', 'a', 'finished', '2026-01-01', 'd', 's')"
         )
-        connection.exec_driver_sql("INSERT INTO headers VALUES ('a', ?)", (header,))
-        migrate.run_alembic(connection, "0005")
-        recipes = connection.exec_driver_sql("SELECT * FROM recipes").all()
-        assert recipes == [("a", '{"tune": {"rank": 16}}')]
-        rest = connection.exec_driver_sql("SELECT header FROM headers").scalar_one()
-        assert rest == '{"id": "a", "steady": {"cv": NaN}}'
-        downgraded(connection, "0004")
-        assert connection.exec_driver_sql("SELECT header FROM headers").scalar_one() == header
+        database.execute("INSERT INTO headers VALUES ('a', ?)", (header,))
+    migrate.migrate(database, "0005")
+    assert rows(database, "SELECT * FROM recipes") == [("a", '{"tune": {"rank": 16}}')]
+    assert rows(database, "SELECT header FROM headers") == [('{"id": "a", "steady": {"cv": NaN}}',)]
+    with migrate.for_alembic(database) as config:
+        command.downgrade(config, "0004")
+    assert rows(database, "SELECT header FROM headers") == [(header,)]
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path) -> None:
-    engine = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
-    with writing(engine) as connection:
-        connection.exec_driver_sql("CREATE TABLE steps (in_the_way INTEGER)")
+    raw = sqlite3.connect(tmp_path / "trueup.sqlite")
+    raw.execute("CREATE TABLE steps (in_the_way INTEGER)")
+    raw.close()
     with pytest.raises(StorageError, match="already exists"):
         Store.open(tmp_path)
     raw = sqlite3.connect(tmp_path / "trueup.sqlite")
@@ -155,9 +152,8 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path) ->
     raw.close()
 
 
-def test_tables_can_be_taken_away_again(tmp_path: Path) -> None:
-    Store.open(tmp_path).close()
-    engine = open_for_writing(tmp_path / "trueup.sqlite", 1.0)
-    with writing(engine) as connection:
-        downgraded(connection, "base")
-    assert migrate.version_of(engine) is None
+def test_tables_can_be_taken_away_again(database: sqlite3.Connection) -> None:
+    migrate.migrate(database)
+    with migrate.for_alembic(database) as config:
+        command.downgrade(config, "base")
+    assert migrate.version_of(database) is None

@@ -136,8 +136,8 @@ def _count_calls(counted: Counted) -> None:
 
     import safetensors.torch
     from fsspec.implementations.local import LocalFileSystem
-    from sqlalchemy.engine.default import DefaultDialect
 
+    import trueup.store.database
     from trueup.checkpoint.remote_files import RemoteFiles
     from trueup.files.whole import new_beside
 
@@ -149,7 +149,7 @@ def _count_calls(counted: Counted) -> None:
         setattr(os, name, around("rename", getattr(os, name)))
     for name in ("unlink", "remove", "rmdir"):
         setattr(os, name, around("unlink", getattr(os, name)))
-    DefaultDialect.do_commit = around("commit", DefaultDialect.do_commit)  # type: ignore[method-assign]
+    trueup.store.database.commit = around("commit", trueup.store.database.commit)
     RemoteFiles._put_once = around("upload", RemoteFiles._put_once, half_uploaded)  # type: ignore[method-assign]
     LocalFileSystem.rm_file = around("upload", LocalFileSystem.rm_file)
 

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, NamedTuple
-
-from sqlalchemy import and_, case, func, or_, select
-from sqlalchemy.engine import Connection
+from typing import NamedTuple
 
 from trueup.schema import Evaluation, Measurement, RunHeader, RunRecord
 
-from . import tables
-from .rows import header_of, headers_of, measurement_of, record_of
+from .database import AT_ONCE, marks, one_of
+from .rows import header_of, measurement_of, record_of
 
-AT_ONCE = 500  # ids in one query: SQLite takes a limited number of parameters
+_HEADERS = (
+    "SELECT h.run_id, h.header, r.recipe FROM headers h JOIN recipes r ON r.run_id = h.run_id "
+    "WHERE h.run_id IN ({ids})"
+)
+# (run, evaluated step, useful tokens up to its end). Of a step done again the last time counts.
+_TOKENS_AFTER = """
+    WITH last AS (
+        SELECT run_id, step, max(seq) AS seq FROM steps WHERE run_id IN ({ids}) GROUP BY run_id, step
+    ), totals AS (
+        SELECT s.run_id, s.step,
+            sum(CASE WHEN s.skipped THEN 0 ELSE s.useful_tokens END)
+                OVER (PARTITION BY s.run_id ORDER BY s.step) AS total
+        FROM steps s JOIN last ON last.run_id = s.run_id AND last.seq = s.seq
+    )
+    SELECT DISTINCT t.run_id, t.step, t.total
+    FROM totals t JOIN evaluations e ON e.run_id = t.run_id AND e.step = t.step
+"""
+
+
+def headers(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, RunHeader]:
+    """Those of the runs that are known."""
+    found = connection.execute(_HEADERS.format(ids=marks(ids)), ids)
+    return {run_id: header_of(rest, recipe) for run_id, rest, recipe in found}
 
 
 def figures_of(
-    connection: Connection, ids: Sequence[str], names: Collection[str]
+    connection: sqlite3.Connection, ids: Sequence[str], names: Collection[str]
 ) -> dict[str, dict[str, float | None]]:
-    """Values of the measurements called one of `names`, by run and name."""
-    m = tables.measurements.c
-    query = select(m.name, m.run_id, m.value).where(m.name.in_(names))
-    if len(ids) <= AT_ONCE:
-        query = query.where(m.run_id.in_(ids))
-    found: dict[str, dict[str, float | None]] = {}
-    for name, run_id, value in connection.execute(query):
-        found.setdefault(run_id, {})[name] = value
-    return found
+    """Values of the measurements called one of `names`, by name and run; maybe of others than these runs."""
+    among, given = one_of("run_id", ids)
+    query = f"SELECT run_id, value FROM measurements WHERE name = ? AND {among}"
+    return {name: dict(connection.execute(query, [name, *given])) for name in names}
 
 
 class Brief(NamedTuple):
@@ -39,31 +54,31 @@ class Brief(NamedTuple):
 
 
 def briefs(
-    connection: Connection, ids: Sequence[str], names: Collection[str], known: Collection[str]
+    connection: sqlite3.Connection, ids: Sequence[str], names: Collection[str], known: Collection[str]
 ) -> list[Brief]:
     """The runs in the order of `ids`, each with its measurements called one of `names`, or anything that is
     not `known`."""
-    headers: dict[str, RunHeader] = {}
+    found: dict[str, RunHeader] = {}
     measurements: dict[str, dict[str, Measurement]] = {run_id: {} for run_id in ids}
     evaluations: dict[str, list[Evaluation]] = {run_id: [] for run_id in ids}
     tokens: dict[str, dict[int, int]] = {run_id: {} for run_id in ids}
-    m, e = tables.measurements.c, tables.evaluations.c
-    wanted = or_(m.name.in_(names), m.name.not_in(known))
+    told = (
+        f"SELECT * FROM measurements WHERE run_id IN ({{ids}}) "
+        f"AND (name IN ({marks(names)}) OR name NOT IN ({marks(known)})) ORDER BY run_id, seq"
+    )
+    held = "SELECT * FROM evaluations WHERE run_id IN ({ids}) ORDER BY run_id, seq"
     for some in _parts(ids):
-        for run_id, rest, recipe in connection.execute(headers_of(some)):
-            headers[run_id] = header_of(rest, recipe)
-        told = select(tables.measurements).where(and_(m.run_id.in_(some), wanted)).order_by(m.run_id, m.seq)
-        for row in connection.execute(told).mappings():
+        found |= headers(connection, some)
+        for row in connection.execute(told.format(ids=marks(some)), [*some, *names, *known]):
             measurements[row["run_id"]][row["name"]] = measurement_of(row)
-        held = select(tables.evaluations).where(e.run_id.in_(some)).order_by(e.run_id, e.seq)
-        for row in connection.execute(held).mappings():
-            evaluations[row["run_id"]].append(record_of(Evaluation, tables.evaluations, row))
-        for run_id, step, total in connection.execute(_tokens_after(some)):
+        for row in connection.execute(held.format(ids=marks(some)), some):
+            evaluations[row["run_id"]].append(record_of(Evaluation, row))
+        for run_id, step, total in connection.execute(_TOKENS_AFTER.format(ids=marks(some)), some):
             tokens[run_id][step] = total
     return [
         Brief(
             RunRecord(
-                header=headers[run_id],
+                header=found[run_id],
                 measurements=measurements[run_id],
                 evaluations=tuple(evaluations[run_id]),
             ),
@@ -71,29 +86,6 @@ def briefs(
         )
         for run_id in ids
     ]
-
-
-def _tokens_after(ids: Sequence[str]) -> Any:
-    """(run, evaluated step, useful tokens up to its end). Of a step done again the last time counts."""
-    s, e = tables.steps.c, tables.evaluations.c
-    last = (
-        select(s.run_id, s.step, func.max(s.seq).label("seq"))
-        .where(s.run_id.in_(ids))
-        .group_by(s.run_id, s.step)
-        .subquery()
-    )
-    useful = case((s.skipped, 0), else_=s.useful_tokens)
-    total = func.sum(useful).over(partition_by=s.run_id, order_by=s.step)
-    totals = (
-        select(s.run_id, s.step, total.label("total"))
-        .join(last, and_(last.c.run_id == s.run_id, last.c.seq == s.seq))
-        .subquery()
-    )
-    return (
-        select(totals.c.run_id, totals.c.step, totals.c.total)
-        .join(tables.evaluations, and_(e.run_id == totals.c.run_id, e.step == totals.c.step))
-        .distinct()
-    )
 
 
 def _from_zero(tokens: dict[int, int], evaluations: Sequence[Evaluation]) -> dict[int, int]:

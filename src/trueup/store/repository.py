@@ -8,34 +8,32 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import delete, insert, or_, select
-from sqlalchemy.engine import Engine
-from sqlalchemy.exc import DataError, IntegrityError, StatementError
-
 from trueup.schema import InputError, RunRecord, StorageError
 from trueup.schema.measurement import Frozen
 from trueup.schema.run import HEADER_FILE
 
-from . import tables
-from .briefs import AT_ONCE, Brief, briefs, figures_of
+from .briefs import Brief, briefs, figures_of, headers
 from .database import (
     DATABASE_FILE,
     closed_on_error,
     copy_to_memory,
     explained,
     is_refused_by_disk,
+    one_of,
     open_for_reading,
     open_for_writing,
+    reading,
     writing,
 )
-from .liveness import parse_instant
 from .migrate import HEAD, create_in_memory, migrate, version_of
-from .rows import SERIES, header_of, headers_of, measurement_of, record_of, rows_of, run_row
+from .references import began_at, one_meant
+from .rows import SERIES, insert, measurement_of, record_of, rows_of, run_row
 from .run_folder import read_run_folder
 from .selection import Held, selected
 from .signatures import has_no_run_yet, run_folders, signature_of
@@ -86,10 +84,10 @@ class Store:
     Every method may raise StorageError (locked for too long, full disk, damaged file) that says what to do.
     """
 
-    def __init__(self, home: Path, engine: Engine, *, read_only: bool) -> None:
+    def __init__(self, home: Path, connection: sqlite3.Connection, *, read_only: bool) -> None:
         self.home = home
         self.read_only = read_only
-        self._engine = engine
+        self._connection = connection
         self._in_memory = False
         self._read: Held = {}  # settings of all runs, as selections asked for them since the last change
 
@@ -102,25 +100,25 @@ class Store:
         if not read_only:
             try:
                 with explained(home):
-                    engine = open_for_writing(file, lock_timeout_s)
-                    with closed_on_error(engine):
-                        migrate(engine)
-                return cls(home, engine, read_only=False)
+                    connection = open_for_writing(file, lock_timeout_s)
+                    with closed_on_error(connection):
+                        migrate(connection)
+                return cls(home, connection, read_only=False)
             except StorageError as error:
                 if not is_refused_by_disk(error.__cause__):
                     raise
         with explained(home):
             if not file.exists():
                 store = cls(home, copy_to_memory(None), read_only=True)
-                create_in_memory(store._engine)
+                create_in_memory(store._connection)
                 store._in_memory = True
                 return store
             store = cls(home, open_for_reading(file, lock_timeout_s), read_only=True)
-            with closed_on_error(store._engine):
-                at_head = version_of(store._engine) == HEAD
+            with closed_on_error(store._connection):
+                at_head = version_of(store._connection) == HEAD
             if not at_head:
                 store._move_to_memory()
-                migrate(store._engine)
+                migrate(store._connection)
             return store
 
     def sync(self) -> list[str]:
@@ -134,15 +132,16 @@ class Store:
             if self.read_only or not is_refused_by_disk(error.__cause__):
                 raise
             note = str(error)
-        self._engine.dispose()
+        self._connection.close()
         with explained(self.home):
-            self._engine, self.read_only = open_for_reading(self.home / DATABASE_FILE, LOCK_TIMEOUT_S), True
+            self._connection = open_for_reading(self.home / DATABASE_FILE, LOCK_TIMEOUT_S)
+        self.read_only = True
         return [f"{note} What is new is shown, not kept.", *self._read_changed_folders()]
 
     def _read_changed_folders(self) -> list[str]:
         self._read.clear()
-        with explained(self.home), self._engine.connect() as connection:
-            rows = connection.execute(select(tables.runs.c.id, tables.runs.c.signature, tables.runs.c.state))
+        with explained(self.home), reading(self._connection) as connection:
+            rows = connection.execute("SELECT id, signature, state FROM runs")
             known = {run_id: (signature, state) for run_id, signature, state in rows}
         problems = []
         runs = self.home / RUNS_FOLDER
@@ -172,108 +171,71 @@ class Store:
             self._move_to_memory()
         imported_at = _imported_at(folder)
         try:
-            with explained(self.home), writing(self._engine) as connection:
-                connection.execute(delete(tables.runs).where(tables.runs.c.id == run_id))
+            with explained(self.home), writing(self._connection) as connection:
+                connection.execute("DELETE FROM runs WHERE id = ?", [run_id])
                 row = run_row(record.header, signature=signature, imported_at=imported_at)
-                connection.execute(insert(tables.runs), row)
-                for table, rows in rows_of(record):
-                    if rows:
-                        connection.execute(insert(table), rows)
-        except (OverflowError, UnicodeError, StatementError) as error:
+                for table, rows in (("runs", [row]), *rows_of(record)):
+                    insert(connection, table, rows)
+        except (OverflowError, UnicodeError) as error:
             raise InputError(f"{folder} holds a value that the database cannot keep: {error}") from None
         except StorageError as error:
-            if isinstance(error.__cause__, DataError | IntegrityError):
-                raise InputError(f"{folder} contradicts itself: {error.__cause__.orig}") from None
+            if isinstance(error.__cause__, sqlite3.DataError | sqlite3.IntegrityError):
+                raise InputError(f"{folder} contradicts itself: {error.__cause__}") from None
             raise
         return run_id
 
     def runs(self, *, among: Collection[str] | None = None, newest: int | None = None) -> list[RunSummary]:
         """All runs, or those whose id is `among` these, newest first; or only so many of the newest."""
-        shown = [column for column in tables.runs.columns if column.name in RunSummary.model_fields]
-        with explained(self.home), self._engine.connect() as connection:
-            rows = [
-                row
-                for row in connection.execute(select(*shown)).mappings()
-                if among is None or row["id"] in among
-            ]
-            rows.sort(key=lambda row: _age(row["started_at"], row["id"]), reverse=True)
-            rows = rows[:newest]
-            figures = figures_of(connection, [row["id"] for row in rows], _LISTED)
-        return [RunSummary(**row, **figures.get(row["id"], {})) for row in rows]
+        shown = [name for name in RunSummary.model_fields if name not in _LISTED]
+        with explained(self.home), reading(self._connection) as connection:
+            began = began_at(connection, among)
+            ids = sorted(began if among is None else began.keys() & set(among), key=began.__getitem__)
+            ids = ids[::-1][:newest]
+            these, given = one_of("id", ids)
+            found = connection.execute(f"SELECT {', '.join(shown)} FROM runs WHERE {these}", given)
+            rows = {row["id"]: dict(row) for row in found}
+            figures = figures_of(connection, ids, _LISTED)
+        return [
+            RunSummary(**rows[run_id], **{name: of_runs.get(run_id) for name, of_runs in figures.items()})
+            for run_id in ids
+        ]
 
     def meant_by(self, text: str) -> list[str]:
         """The ids of all runs meant by an id, `last`, a name, a pattern of names, conditions or a unique
         prefix of an id, oldest first. InputError where there is none."""
-        r = tables.runs.c
-        with explained(self.home), self._engine.connect() as connection:
-            exact = select(r.id).where(or_(r.id == text, r.name == text))
-            found = connection.execute(exact).scalars().all() or selected(connection, text, self._read)
-            some = select(r.id, r.started_at)
-            some = some.where(r.id.in_(found)) if found and len(found) <= AT_ONCE else some
-            ages = {run_id: _age(started_at, run_id) for run_id, started_at in connection.execute(some)}
-        if not found or text == "last":
-            return [self.resolve(text)]
-        return sorted(found, key=ages.__getitem__)
+        with explained(self.home), reading(self._connection) as connection:
+            exact = connection.execute("SELECT id FROM runs WHERE id = ? OR name = ?", [text, text])
+            found = [row["id"] for row in exact] or selected(connection, text, self._read)
+            if found and text != "last":
+                return sorted(found, key=began_at(connection, found).__getitem__)
+        return [self.resolve(text)]
 
     def briefs(self, ids: Sequence[str], names: Collection[str], known: Collection[str]) -> list[Brief]:
         """These runs without steps, spans, events and samples, each with its measurements called one of
         `names` or anything that is not `known`: quick over hundreds of runs."""
-        with explained(self.home), self._engine.connect() as connection:
+        with explained(self.home), reading(self._connection) as connection:
             return briefs(connection, ids, names, known)
 
     def resolve(self, ref: str) -> str:
-        """The id of the run meant by an id, `last`, a name, or a unique prefix of an id. A name that several
-        runs have means the one of them that trained, where only one did. InputError if there is none, or more
-        than one."""
-        r = tables.runs.c
-        with explained(self.home), self._engine.connect() as connection:
-            rows = connection.execute(select(r.id, r.name, r.started_at)).all()
-            trained_as_named = (
-                select(tables.steps.c.run_id)
-                .where(tables.steps.c.run_id.in_(select(r.id).where(r.name == ref)))
-                .distinct()
-            )
-            trained = set(connection.execute(trained_as_named).scalars())
-        if any(row.id == ref for row in rows):
-            return ref
-        if not rows:
-            raise InputError(f"there are no runs yet in {self.home}; `trueup train RECIPE` makes one")
-        if ref == "last":
-            return str(max(rows, key=lambda row: _age(row.started_at, row.id)).id)
-        named = [row for row in rows if row.name == ref]
-        if sum(row.id in trained for row in named) == 1:
-            named = [row for row in named if row.id in trained]
-        found = named or [row for row in rows if ref and row.id.startswith(ref)]
-        if len(found) == 1:
-            return str(found[0].id)
-        if found:
-            found.sort(key=lambda row: _age(row.started_at, row.id), reverse=True)
-            listed = ", ".join(f"{row.id} ({row.name}, {row.started_at})" for row in found[:10])
-            more = f" and {len(found) - 10} more" if len(found) > 10 else ""
-            what = "are named" if named else "have an id that begins with"
-            raise InputError(f"{len(found)} runs {what} '{ref}': {listed}{more}; give the id of one")
-        import difflib  # only a mistyped reference needs it
-
-        near = difflib.get_close_matches(ref, {text for row in rows for text in (row.id, row.name)})
-        meant = f"did you mean {' or '.join(near)}?" if near else "`trueup runs list` shows all"
-        raise InputError(f"there is no run '{ref}'; {meant}")
+        """The id of the run meant by an id, `last`, a name, or a unique prefix of an id. InputError if there
+        is none, or more than one."""
+        with explained(self.home), reading(self._connection) as connection:
+            return one_meant(connection, ref, self.home)
 
     def record(self, run_id: str, *, samples: bool = False) -> RunRecord:
         """A run as stored. Samples and requests come from the run folder; they are empty where it is gone."""
-        m = tables.measurements.c
         series: dict[str, tuple[Frozen, ...]] = {}
-        with explained(self.home), self._engine.connect() as connection:
-            known = connection.execute(headers_of([run_id])).first()
-            if known is None:
+        with explained(self.home), reading(self._connection) as connection:
+            header = headers(connection, [run_id]).get(run_id)
+            if header is None:
                 raise InputError(f"there is no run with the id '{run_id}' in {self.home}")
-            rows = connection.execute(select(tables.measurements).where(m.run_id == run_id).order_by(m.seq))
-            measurements = {row["name"]: measurement_of(row) for row in rows.mappings()}
-            for name, (table, model) in SERIES.items():
-                query = select(table).where(table.c.run_id == run_id).order_by(table.c.seq)
-                found = connection.execute(query).mappings()
-                series[name] = tuple(record_of(model, table, row) for row in found)
+            of_run = "SELECT * FROM {} WHERE run_id = ? ORDER BY seq"
+            rows = connection.execute(of_run.format("measurements"), [run_id])
+            measurements = {row["name"]: measurement_of(row) for row in rows}
+            for name, model in SERIES.items():
+                found = connection.execute(of_run.format(name), [run_id])
+                series[name] = tuple(record_of(model, row) for row in found)
         folder = self.home / RUNS_FOLDER / run_id
-        header = header_of(*known[1:])
         parts: dict[str, object] = {"header": header, "measurements": measurements, **series}
         if (samples or header.kind == "load") and (folder / HEADER_FILE).exists():
             read = read_run_folder(folder, samples=samples)
@@ -281,7 +243,7 @@ class Store:
         return RunRecord.model_validate(parts)
 
     def close(self) -> None:
-        self._engine.dispose()
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -293,9 +255,9 @@ class Store:
 
     def _move_to_memory(self) -> None:
         with explained(self.home):
-            memory = copy_to_memory(self._engine)
-        self._engine.dispose()
-        self._engine, self._in_memory = memory, True
+            memory = copy_to_memory(self._connection)
+        self._connection.close()
+        self._connection, self._in_memory = memory, True
 
 
 def _ready_for_writing(home: Path) -> bool:
@@ -317,8 +279,3 @@ def _imported_at(folder: Path) -> str | None:
         return str(json.loads((folder / IMPORTED_FILE).read_bytes())["imported_at"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _age(started_at: str, run_id: str) -> tuple[float, str]:
-    started = parse_instant(started_at)
-    return (started.timestamp() if started else 0.0, run_id)

@@ -7,25 +7,23 @@ Conditions are KEY OPERATOR VALUE, joined by commas: all must hold. A key is a c
 
 from __future__ import annotations
 
+import json
 import operator
 import re
+import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, select
-from sqlalchemy.engine import Connection
-
 from trueup.schema import InputError
 
-from . import tables
+from .references import LAST_LETTER
 
 _OPERATORS = r"!=|<=|>=|=|~|<|>"
 _KEY = r"[A-Za-z_][\w.-]*"
 _CONDITION = re.compile(rf"\s*({_KEY})\s*({_OPERATORS})\s*(.*?)\s*", re.DOTALL)
 _COMMA = re.compile(rf",(?=\s*{_KEY}\s*(?:{_OPERATORS}))")
 _WILD = re.compile(r"[*?\[]")
-_LAST = "\U0010ffff"  # after every other letter
 _COLUMNS = (
     *(
         "id",
@@ -70,7 +68,7 @@ class Condition(NamedTuple):
         return f"{self.key}{self.operator}{self.wanted}"
 
 
-def selected(connection: Connection, text: str, read: Held | None = None) -> list[str] | None:
+def selected(connection: sqlite3.Connection, text: str, read: Held | None = None) -> list[str] | None:
     """Ids of the runs that a pattern or conditions mean; None where the text is neither. InputError where no
     run is meant. What is in `read` is not read again, and what is read is put there."""
     if conditions := conditions_of(text):
@@ -94,16 +92,16 @@ def is_pattern(text: str) -> bool:
     return any(mark in text for mark in "*?[")
 
 
-def named_like(connection: Connection, pattern: str) -> list[str]:
+def named_like(connection: sqlite3.Connection, pattern: str) -> list[str]:
     """Ids of the runs whose name the pattern (*, ?, [abc]) matches; capitals count."""
-    r = tables.runs.c
-    query = select(r.id, r.name)
+    query, among = "SELECT id, name FROM runs", []
     if begins := _WILD.split(pattern, maxsplit=1)[0]:  # the index on names leads there
-        query = query.where(r.name >= begins, r.name < begins + _LAST)
-    return [run_id for run_id, name in connection.execute(query) if fnmatchcase(name, pattern)]
+        query, among = f"{query} WHERE name >= ? AND name < ?", [begins, begins + LAST_LETTER]
+    found = connection.execute(query, among)
+    return [run_id for run_id, name in found if fnmatchcase(name, pattern)]
 
 
-def meeting(connection: Connection, conditions: Sequence[Condition], read: Held) -> list[str]:
+def meeting(connection: sqlite3.Connection, conditions: Sequence[Condition], read: Held) -> list[str]:
     """Ids of the runs that meet all conditions. InputError for a key that no run has."""
     left: set[str] | None = None
     for condition in conditions:
@@ -119,25 +117,25 @@ def meeting(connection: Connection, conditions: Sequence[Condition], read: Held)
     return sorted(left or ())
 
 
-def _values(connection: Connection, key: str) -> list[tuple[str, list[Any]]]:
+def _values(connection: sqlite3.Connection, key: str) -> list[tuple[str, list[Any]]]:
     """(id, the values that the key stands for) of every run."""
-    r = tables.runs.c
-    query: Select[Any] = select(r.id, r[key]) if key in _COLUMNS else _of_settings(_paths(key))
-    return [(row[0], list(row[1:])) for row in connection.execute(query)]
+    if key in _COLUMNS:
+        return [(row[0], [row[1]]) for row in connection.execute(f"SELECT id, {key} FROM runs")]
+    query, places = _of_settings(_paths(key))
+    return [(row[0], [json.loads(value) for value in row[1:]]) for row in connection.execute(query, places)]
 
 
-def _of_settings(paths: Sequence[tuple[str, ...]]) -> Select[Any]:
-    """Of every run, what is at these places of its header; only the tables that hold them are read."""
-    query: Select[Any] = select(tables.runs.c.id)
-    held = {"recipe" if path[0] == "recipe" else "header": path for path in paths}
-    for table in [tables.recipes] * ("recipe" in held) + [tables.headers] * ("header" in held):
-        query = query.join(table, table.c.run_id == tables.runs.c.id)
+def _of_settings(paths: Sequence[tuple[str, ...]]) -> tuple[str, list[str]]:
+    """A query for what is at these places of every run's header, as JSON, and its parameters. Only the tables
+    that hold them are read."""
+    values, places, tables = ["runs.id"], [], set()
     for path in paths:
-        in_recipe = path[0] == "recipe"
-        column = tables.recipes.c.recipe if in_recipe else tables.headers.c.header
-        inner = path[1:] if in_recipe else path
-        query = query.add_columns(column[inner] if inner else column)
-    return query
+        table, column = ("recipes", "recipe") if path[0] == "recipe" else ("headers", "header")
+        tables.add(table)
+        values.append(f"json_quote(json_extract({column}, ?))")
+        places.append("$" + "".join(f'."{key}"' for key in (path[1:] if table == "recipes" else path)))
+    joins = "".join(f" JOIN {table} ON {table}.run_id = runs.id" for table in sorted(tables))
+    return f"SELECT {', '.join(values)} FROM runs{joins}", places
 
 
 def _paths(key: str) -> Sequence[tuple[str, ...]]:
