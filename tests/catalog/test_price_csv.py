@@ -31,7 +31,9 @@ P5.48xlarge,eu-central-1,on_demand,,EUR,2026-03-01,our contract
 
 
 def test_skypilots_columns() -> None:
-    found = read_price_csv(SKYPILOT, name="vms.csv", as_of="2026-11-01", keep={*instances()})
+    found = read_price_csv(
+        SKYPILOT, name="vms.csv", as_of="2026-11-01", known={*instances()}, skip_unknown=True
+    )
     assert found.columns == "SkyPilot catalog"
     assert found.left_out == {"x9.huge": 1}
     assert {row.currency for row in found.rows} == {"USD"}
@@ -51,6 +53,23 @@ def test_skypilots_columns() -> None:
     everything = read_price_csv(SKYPILOT, name="vms.csv", as_of="2026-11-01")
     assert everything.left_out == {}
     assert "x9.huge" in {row.instance for row in everything.rows}
+
+
+def test_names_that_are_not_known_are_told_once_each_with_the_names_near_them() -> None:
+    rows = [",".join([f"nowhere.{n // 2}", *["1"] * 9]) for n in range(14)]
+    text = SKYPILOT.replace("x9.huge", "trn1.32xlarg") + "\n".join(rows) + "\n"
+    with pytest.raises(InputError) as caught:
+        read_price_csv(text, name="vms.csv", as_of="2026-11-01", known={*instances()})
+    first, second, *_, more, advice = str(caught.value).splitlines()
+    assert first.startswith(
+        "vms.csv:5: the catalog holds no instance named 'trn1.32xlarg'; did you mean trn1."
+    )
+    assert (
+        second
+        == "vms.csv:6: the catalog holds no instance named 'nowhere.0' (in 2 rows); no name in it is near"
+    )
+    assert more == "and 3 more"
+    assert "--skip-unknown" in advice
 
 
 def test_our_own_columns() -> None:
@@ -98,7 +117,7 @@ def test_a_file_that_does_not_say_when_needs_a_date() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("21.5,6.1428", "-21.5,6.1428", r"vms\.csv:2: amount_per_hour: expected a number from .* \(got -21\.5\)"),
+        ("21.5,6.1428", "-21.5,6.1428", r"vms\.csv:2: amount_per_hour: expected .* \(got -21\.5\)"),
         ("21.5,6.1428", "0,6.1428", r"vms\.csv:2: amount_per_hour"),
         ("21.5,6.1428", "nan,6.1428", r"vms\.csv:2: amount_per_hour"),
         ("21.5,6.1428", "cheap,6.1428", r"vms\.csv:2: Price 'cheap' is no number"),

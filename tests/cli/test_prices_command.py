@@ -143,9 +143,9 @@ def test_import_says_whose_columns_they_are(main: Main, tmp_path: Path) -> None:
     file = tmp_path / "vms.csv"
     file.write_text(SKYPILOT)
     refused(main("prices", "import", file), 2, "vms.csv", "--as-of DATE")
-    done = main("prices", "import", file, "--as-of", days_ago(1))
+    done = main("prices", "import", file, "--as-of", days_ago(1), "--skip-unknown")
     assert "SkyPilot catalog columns; 2 rows (1 on-demand, 1 spot), 2 of them new" in done.err
-    assert "1 rows of 1 instances that the catalog does not know were left out" in done.err
+    assert "note: 1 row left out, of instances that the catalog does not know: x9.huge" in done.err
     again = json.loads(main("prices", "import", file, "--as-of", days_ago(1), "--all", "--json").out)
     assert again == {
         "columns": "SkyPilot catalog",
@@ -157,6 +157,35 @@ def test_import_says_whose_columns_they_are(main: Main, tmp_path: Path) -> None:
     }
     spot = listed(main, "--instance", "p5.48xlarge", "--model", "spot")
     assert [(row["zone"], row["origin"]) for row in spot] == [("us-east-1a", "collected")]
+
+
+OWN_HEADER = "instance,region,model,amount_per_hour,currency,as_of,source\n"
+OWN_ROW = "trn1.32xlarge,us-east-2,reserved-1y,13.5,USD,2026-05-04,our contract\n"
+
+
+def test_import_refuses_a_name_that_the_catalog_does_not_know(main: Main, home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    slip = OWN_ROW.replace("trn1.32xlarge", "trn1.32xlrge")
+    file.write_text(OWN_HEADER + OWN_ROW + slip)
+    said = "own.csv:3: the catalog holds no instance named 'trn1.32xlrge'; did you mean trn1.32xlarge"
+    refused(main("prices", "import", file), 2, said, "--skip-unknown", "--all")
+    assert not (home / "prices.jsonl").exists()
+    assert "1 row left out" in main("prices", "import", file, "--skip-unknown").err
+    assert "2 rows (2 reserved-1y), 1 of them new" in main("prices", "import", file, "--all").err
+    refused(main("prices", "import", file, "--all", "--skip-unknown"), 2, "give one")
+
+
+def test_import_takes_what_a_file_says_twice_once(main: Main, home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    file.write_text(OWN_HEADER + OWN_ROW + OWN_ROW)
+    assert "2 rows (2 reserved-1y), 1 of them new" in main("prices", "import", file).err
+    assert len((home / "prices.jsonl").read_text().splitlines()) == 1
+
+
+def test_import_counts_one_row_as_one_row(main: Main, tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    file.write_text(OWN_HEADER + OWN_ROW)
+    assert "columns; 1 row (1 reserved-1y), 1 of them new" in main("prices", "import", file).err
 
 
 def test_import_takes_a_whole_file_or_nothing(main: Main, home: Path, tmp_path: Path) -> None:

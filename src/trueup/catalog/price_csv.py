@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from trueup.schema import InputError, PriceRow
+from trueup.schema.counting import counted
 from trueup.schema.price_row import RowModel
 
 from .price_book import row_model
@@ -43,7 +44,7 @@ _ZONE_FORMATS = (
 
 
 class CsvPrices(NamedTuple):
-    """`columns` says in words whose columns they are. `left_out` counts rows by instances not asked for."""
+    """`columns` says in words whose columns they are. `left_out` counts rows by instances not known."""
 
     columns: str
     rows: tuple[PriceRow, ...]
@@ -56,13 +57,16 @@ def read_price_csv(
     name: str,
     as_of: str | None = None,
     source: str | None = None,
-    keep: Collection[str] | None = None,
+    known: Collection[str] | None = None,
+    skip_unknown: bool = False,
 ) -> CsvPrices:
-    """The rows of a CSV file called `name`, those of the instances `keep`, or of all where it is None.
+    """The rows of a CSV file called `name`. `known`: names of instances; None: any name will do.
 
-    InputError, with the line, for the first rows that are wrong; for columns of no known kind; and where
+    InputError, with the line, for the first rows that are wrong, of which those of instances not known are,
+    with the names near theirs, unless `skip_unknown` leaves them out; for columns of no known kind; and where
     neither the file nor `as_of` says when its prices were seen.
     """
+    names = Names(known, skip_unknown)
     reader = csv.DictReader(StringIO(text, newline=None), strict=True)
     header = _header(reader, name)
     reader.fieldnames = header
@@ -75,11 +79,11 @@ def read_price_csv(
                 f"{name} has the {zones.title}'s columns, which do not say when: give --as-of DATE"
             )
         by_zone = _by_zone(zones, as_of, source or f"{zones.title}, file {name}")
-        rows, left_out = _read(reader, name, by_zone, zones.instance, keep)
+        rows, left_out = _read(reader, name, by_zone, zones.instance, names)
         return CsvPrices(zones.title, _each_once(rows, name), left_out)
     if "instance" in header and "amount_per_hour" in header:
         _must_be_own(header, name)
-        rows, left_out = _read(reader, name, _own(as_of, source or f"file {name}"), "instance", keep)
+        rows, left_out = _read(reader, name, _own(as_of, source or f"file {name}"), "instance", names)
         return CsvPrices("trueup's own", tuple(row for _, row in rows), left_out)
     known = "; ".join(
         ", ".join(columns)
@@ -116,6 +120,20 @@ def _must_be_own(header: list[str], name: str) -> None:
             raise InputError(f"{name}: unknown column '{column}'; {hint}")
 
 
+class Names(NamedTuple):
+    """The instances that a row may be of; None: any. Rows of others are left out, or are mistakes."""
+
+    known: Collection[str] | None
+    skip_unknown: bool
+
+    def mistake(self, instance: str, rows: int) -> str:
+        """What is wrong with rows of this instance: a slip of the keyboard has a name near it."""
+        near = difflib.get_close_matches(instance, self.known or (), n=3, cutoff=0.6)
+        hint = f"did you mean {' or '.join(near)}?" if near else "no name in it is near"
+        more = f" (in {counted(rows, 'row')})" if rows > 1 else ""
+        return f"the catalog holds no instance named '{instance}'{more}; {hint}"
+
+
 _Line = Mapping[str, str]
 
 
@@ -124,25 +142,37 @@ def _read(
     name: str,
     rows_of: Callable[[_Line], Iterator[PriceRow]],
     instance_column: str,
-    keep: Collection[str] | None,
+    names: Names,
 ) -> tuple[list[tuple[int, PriceRow]], dict[str, int]]:
-    """Every row with its line in the file."""
+    """Every row with its line in the file, and how many rows there are of each instance not known."""
     rows: list[tuple[int, PriceRow]] = []
-    left_out: dict[str, int] = {}
-    problems: list[str] = []
+    unknown: dict[str, list[int]] = {}  # lines
+    problems: dict[int, str] = {}
     for number, line in _lines(reader, name):
         instance = line.get(instance_column, "").lower()
-        if keep is not None and instance and instance not in keep:
-            left_out[instance] = left_out.get(instance, 0) + 1
+        if names.known is not None and instance and instance not in names.known:
+            unknown.setdefault(instance, []).append(number)
             continue
         try:
             rows += [(number, row) for row in rows_of(line)]
         except (ValidationError, InputError, ValueError) as error:
-            problems.append(f"{name}:{number}: {told(error)}")
-    if problems:
-        more = f"\nand {len(problems) - _PROBLEMS_SHOWN} more" if len(problems) > _PROBLEMS_SHOWN else ""
-        raise InputError("\n".join(problems[:_PROBLEMS_SHOWN]) + more)
-    return rows, left_out
+            problems[number] = told(error)
+    mistaken = {} if names.skip_unknown else {lines[0]: instance for instance, lines in unknown.items()}
+    if problems or mistaken:
+        shown = sorted([*problems, *mistaken])
+        said = [
+            f"{name}:{at}: {problems.get(at) or names.mistake(mistaken[at], len(unknown[mistaken[at]]))}"
+            for at in shown[:_PROBLEMS_SHOWN]
+        ]
+        if len(shown) > _PROBLEMS_SHOWN:
+            said.append(f"and {len(shown) - _PROBLEMS_SHOWN:,} more")
+        if mistaken:
+            said.append(
+                "nothing was imported: --skip-unknown leaves out rows of instances that the catalog does not "
+                "know, --all takes them too"
+            )
+        raise InputError("\n".join(said))
+    return rows, {instance: len(lines) for instance, lines in unknown.items()}
 
 
 def _lines(reader: csv.DictReader[str], name: str) -> Iterator[tuple[int, _Line]]:

@@ -12,6 +12,7 @@ import typer
 
 from trueup.home import find_home
 from trueup.schema import InputError, TrueupError
+from trueup.schema.counting import counted
 
 from .output import JSON_OPTION, print_json, print_rich, say
 from .price_book import book_of, date_given, open_price_book, today
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from trueup.schema import PriceRow
 
 MOST_BYTES = 1 << 28  # of a file to import
+_NAMES_SHOWN = 5  # of instances left out
 app = typer.Typer(
     help="What instances cost: list, set, import, fetch. History is kept.", no_args_is_help=True
 )
@@ -69,7 +71,8 @@ def list_prices(
     print_rich(prices_table(held, None if history else day))
     old = 0 if history else sum(staleness(row, day) is not None for row, _ in held)
     if old:
-        say(f"{old} of these prices: last seen more than 90 days before {day}; they may hold no more")
+        these = f"{old} of these prices" if len(held) > 1 else "this price"
+        say(f"{these}: last seen more than 90 days before {day}; may hold no more")
 
 
 @app.command("set")
@@ -141,19 +144,26 @@ def import_prices(
     as_of: str | None = _AS_OF,
     source: str | None = _SOURCE,
     everything: bool = typer.Option(False, "--all", help="Also instances that the catalog does not know."),
+    skip_unknown: bool = typer.Option(
+        False, "--skip-unknown", help="Leave out rows of instances that the catalog does not know."
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Import prices from a CSV file, all of its rows or none; whose columns they are is found out and
     said."""
     from trueup.catalog.price_csv import read_price_csv
 
+    if everything and skip_unknown:
+        raise InputError("--all takes rows of unknown instances, --skip-unknown leaves them out: give one")
     if as_of is not None:
         date_given(as_of, "--as-of")
     from trueup.recipe.text_file import read_text
 
     text = read_text(path, "CSV file", most_bytes=MOST_BYTES)
-    keep = None if everything else open_price_book().instance_names()
-    found = read_price_csv(text, name=path.name, as_of=as_of, source=source, keep=keep)
+    known = None if everything else open_price_book().instance_names()
+    found = read_price_csv(
+        text, name=path.name, as_of=as_of, source=source, known=known, skip_unknown=skip_unknown
+    )
     added = _keep(found.rows, "collected")
     if as_json:
         document = {"columns": found.columns, "left_out": dict(found.left_out), **_counted(found.rows)}
@@ -161,9 +171,11 @@ def import_prices(
         return
     say(f"{path}: {found.columns} columns; {_words(found.rows)}, {added} of them new")
     if found.left_out:
+        rows, names = sum(found.left_out.values()), [*found.left_out]
+        more = f" and {counted(len(names) - _NAMES_SHOWN, 'other')}" if len(names) > _NAMES_SHOWN else ""
         say(
-            f"note: {sum(found.left_out.values())} rows of {len(found.left_out)} instances that the catalog "
-            "does not know were left out; --all takes them too"
+            f"note: {counted(rows, 'row')} left out, of instances that the catalog does not know: "
+            f"{', '.join(names[:_NAMES_SHOWN])}{more}"
         )
 
 
@@ -246,11 +258,11 @@ def _keep(rows: Sequence[PriceRow], origin: Literal["own", "collected"], *, repl
 
     def new(there: list[PriceEntry]) -> list[PriceEntry]:
         known = {_but_for_when_seen(entry.row) for entry in there if entry.origin == origin}
-        entries = [
-            PriceEntry(row=row, origin=origin, recorded=recorded, replaces=replaces)
-            for row in rows
-            if replaces or _but_for_when_seen(row) not in known
-        ]
+        entries = []
+        for row in rows:
+            if replaces or _but_for_when_seen(row) not in known:
+                entries.append(PriceEntry(row=row, origin=origin, recorded=recorded, replaces=replaces))
+                known.add(_but_for_when_seen(row))  # a file may say a thing twice
         book_of([*there, *entries])
         return entries
 
@@ -272,7 +284,7 @@ def _counted(rows: Iterable[PriceRow]) -> dict[str, Any]:
 
 
 def _words(rows: Sequence[PriceRow]) -> str:
-    counted = _counted(rows)
-    models = ", ".join(f"{count} {model.replace('_', '-')}" for model, count in counted["models"].items())
-    missing = f"; {counted['missing']} say that there is no price" if counted["missing"] else ""
-    return f"{counted['rows']} rows{f' ({models}{missing})' if models else ''}"
+    totals = _counted(rows)
+    models = ", ".join(f"{count} {model.replace('_', '-')}" for model, count in totals["models"].items())
+    missing = f"; {totals['missing']} with no price, and the reason" if totals["missing"] else ""
+    return f"{counted(totals['rows'], 'row')}{f' ({models}{missing})' if models else ''}"
