@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,6 +49,23 @@ def test_latency_cost_and_goodput_are_rows_with_intervals_between_runs() -> None
     assert ttft.ratio.value == pytest.approx(0.51 / 1.01, rel=0.02)
     assert ttft.ratio.ci is not None
     assert "useful" not in " ".join(found.headline)
+
+
+def test_the_interval_of_a_share_between_runs_ends_at_1() -> None:
+    def answered(run_id: str, share: float) -> ComparedRun:
+        run = load_run(run_id)
+        told = {**run.measurements, "goodput_share": Measurement(value=share, unit="1", kind="measured")}
+        return replace(run, measurements=told)
+
+    before = [answered(f"a{n}", share) for n, share in enumerate((0.6, 0.99, 0.98))]
+    after = [answered(f"b{n}", share) for n, share in enumerate((0.90, 0.91, 0.92))]
+    first, second = (group.figures["goodput_share"] for group in compared(before, after).groups)
+    assert first.ci is not None
+    assert first.ci[1] == 1.0
+    assert "cut at 1" in (first.ci_method or "")
+    assert second.ci is not None
+    assert second.ci[1] < 1.0
+    assert "cut" not in (second.ci_method or "")
 
 
 def test_fewer_than_three_repeats_have_no_verdict() -> None:

@@ -94,6 +94,15 @@ def test_failed_requests_have_no_latency_and_stand_as_errors() -> None:
     assert found["ttft_p50_s"].n == 1
 
 
+def test_shares_of_requests_have_wilsons_interval() -> None:
+    """Of 1 in 10, with z = 1.96 (Wilson 1927): 0.0179 to 0.4042."""
+    asked = [*(request(n, float(n)) for n in range(9)), failed(9, 9.0)]
+    found = summarize_load(make_load(asked))
+    assert found["error_share"].ci == pytest.approx((0.0179, 0.4042), abs=1e-4)
+    assert found["goodput_share"].ci == pytest.approx((0.5958, 0.9821), abs=1e-4)
+    assert (found["error_share"].ci_method or "").startswith("within_run: Wilson's")
+
+
 def test_cancelled_requests_are_no_errors() -> None:
     found = summarize_load(make_load([request(0, 0.0), failed(1, 1.0, "cancelled")]))
     assert value(found, "error_share") == 0

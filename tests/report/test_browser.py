@@ -9,10 +9,16 @@ from pathlib import Path
 import pytest
 from chromium import Chromium, executable
 from dataset_samples import TEMPLATE, make_example, make_report, more_facts
+from load_samples import make_load
 from report_samples import make_record, make_sample_bill
 
+from trueup.analysis.comparable import ComparedRun
+from trueup.analysis.compare import compare, group_of
+from trueup.analysis.load_bill import make_load_bill
 from trueup.report import dataset, html
-from trueup.schema import Event
+from trueup.report.compare_page import comparison_page
+from trueup.report.load_page import load_page
+from trueup.schema import Event, RunRecord
 
 HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>' + "W" * 300
 
@@ -73,6 +79,28 @@ def data_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def loads() -> list[RunRecord]:
+    """Nine loads, more than there are columns, one with an endless name."""
+    return [make_load(f"{n:08x}", name=HOSTILE if n == 1 else f"load-{n}") for n in range(9)]
+
+
+@pytest.fixture(scope="module")
+def loads_page(loads: list[RunRecord], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("loads") / "loads.html"
+    html.write(path, load_page(loads, {one.id: make_load_bill(one) for one in loads[:8]}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def loads_compared(loads: list[RunRecord], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two of them, which have columns."""
+    groups = [group_of(one.name, [ComparedRun.of(one)]) for one in loads[:2]]
+    path = tmp_path_factory.mktemp("compared") / "compared.html"
+    html.write(path, comparison_page(compare(groups)))
+    return path
+
+
 PLOTS = """[...document.querySelectorAll('svg.plot')].map(svg => {
   const box = svg.getBBox(), seen = svg.getBoundingClientRect();
   const lines = [...svg.querySelectorAll('path')].filter(path => {
@@ -107,7 +135,7 @@ def test_text_from_data_stays_text(browser: Chromium, page: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 390, 768, 1280])
-@pytest.mark.parametrize("name", ["page", "data_page"])
+@pytest.mark.parametrize("name", ["page", "data_page", "loads_page", "loads_compared"])
 def test_the_page_never_scrolls_sideways(
     browser: Chromium, name: str, width: int, request: pytest.FixtureRequest
 ) -> None:

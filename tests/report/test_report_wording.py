@@ -24,6 +24,12 @@ def test_duration(seconds: float, text: str) -> None:
     assert wording.duration(seconds) == text
 
 
+@given(st.floats(0.5, 2.0), st.floats(1e-9, 0.5), st.floats(1e-9, 0.5))
+def test_a_ratio_is_shown_within_its_interval(value: float, below: float, above: float) -> None:
+    ci = (value - below, value + above)
+    assert ci[0] <= float(wording.quantity_within(value, ci, "1")) <= ci[1]
+
+
 @pytest.mark.parametrize(
     ("ci", "unit", "name", "text"),
     [

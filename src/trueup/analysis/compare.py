@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from trueup.schema import Frozen, InputError, Measurement
+from trueup.schema import Frozen, InputError, Measurement, RunKind
 
 from .bill import stale_price
 from .comparable import (
@@ -72,6 +72,7 @@ class Comparison(Frozen):
     differs though it should not, `environment` what could explain a difference.
     """
 
+    kind: RunKind
     reference: str
     headline: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -125,6 +126,7 @@ def compare(
     front = front_of(figures)
     names = [group.name for group in groups]
     return Comparison(
+        kind=kind_of(groups),
         reference=names[0],
         headline=tuple(_headline(names[0], name, findings, figures, rows) for name in names[1:]),
         rows=tuple(_row(one, perplexity) for one in rows),

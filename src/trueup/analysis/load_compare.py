@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from trueup.schema import InputError, RunHeader, RunRecord, unavailable
+from trueup.schema import InputError, RunHeader, RunKind, RunRecord, unavailable
 
 from .aspect import Aspect
 from .load_bill import Traffic, monthly
@@ -47,7 +47,7 @@ LOAD_ASPECTS: dict[str, Aspect] = {
 }
 
 
-def kind_of(groups: Sequence[Group]) -> str:
+def kind_of(groups: Sequence[Group]) -> RunKind:
     """The kind of all runs. InputError where some are loads on a server and some trained a model."""
     kinds = {run.header.kind: run for group in groups for run in group.runs}
     if len(kinds) > 1:

@@ -19,6 +19,7 @@ from .load_names import LOAD_NAMES, load_figure, load_missing
 from .load_rates import Stretch, rate, stretch_of
 from .load_server import of_server
 from .load_tokens import of_tokens
+from .mean_interval import share_of
 from .outcomes import of_wall_clock
 from .sensors import of_samples, series
 
@@ -81,7 +82,7 @@ def _counts(sorted_: _Sorted) -> Found:
     found = {name: load_figure(name, len(held), "measured", _COUNTED) for name, held in named.items()}
     judged = len(sorted_.whole) + len(sorted_.failed)
     found["error_share"] = (
-        load_figure("error_share", len(sorted_.failed) / judged, "measured", _COUNTED, n=judged)
+        _share("error_share", len(sorted_.failed), judged, _COUNTED)
         if judged
         else load_missing("error_share", "no request came to an end", n=0)
     )
@@ -104,6 +105,12 @@ def _counts(sorted_: _Sorted) -> Found:
             value=count, unit="count", kind="measured", method=f"counted; the first: {reason}"
         )
     return found
+
+
+def _share(name: str, count: int, judged: int, how: str) -> Measurement:
+    value, ci, method = share_of(count, judged)
+    told = f"within_run: {method} of requests taken as independent"
+    return load_figure(name, value, "measured", how, n=judged, ci=ci, ci_method=told)
 
 
 def _in_time(sorted_: _Sorted, stretch: Stretch | None, limits: Limits) -> Found:
@@ -147,7 +154,7 @@ def _in_time(sorted_: _Sorted, stretch: Stretch | None, limits: Limits) -> Found
         "goodput_requests_per_s", [(one.done_s, 1.0) for one in good], stretch, what, n=len(good)
     )
     found["goodput_share"] = (
-        load_figure("goodput_share", len(good) / judged, "measured", what, n=judged)
+        _share("goodput_share", len(good), judged, what)
         if judged
         else load_missing("goodput_share", "no request came to an end", n=0)
     )

@@ -36,7 +36,7 @@ def mean_between(values: Sequence[float], low: float = 0.0, high: float = 1.0) -
     no spread, unless they are yes or no, as 1 and 0."""
     mean = _mean(values)
     if (low, high) == (0.0, 1.0) and len(values) > 1 and set(values) <= {0.0, 1.0}:
-        return Average(mean, _wilson(mean, len(values)), "Wilson's")
+        return share_of(round(math.fsum(values)), len(values))
     reach = _reach(values)
     if not reach or not low < mean < high:
         return Average(mean, None)
@@ -44,6 +44,11 @@ def mean_between(values: Sequence[float], low: float = 0.0, high: float = 1.0) -
     centre, far = math.log(share / (1 - share)), reach / (high - low) / (share * (1 - share))
     ends = (low + (high - low) * _expit(centre + side * far) for side in (-1, 1))
     return Average(mean, (next(ends), next(ends)), "Student's t on the logit")
+
+
+def share_of(count: int, n: int) -> Average:
+    """Of so many that are, of n > 0 independent ones."""
+    return Average(count / n, _wilson(count / n, n), "Wilson's")
 
 
 def mean_above_zero(values: Sequence[float]) -> Average:

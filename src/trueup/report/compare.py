@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .wording import clean, number, quantity
+from .wording import clean, interval, is_share, number, quantity, quantity_within
 
 if TYPE_CHECKING:
     from trueup.analysis.comparable import Difference
@@ -33,7 +33,7 @@ def comparison_text(found: Comparison) -> RenderableType:
     """Everything a comparison found that fits a terminal."""
     parts: list[RenderableType] = [Text(clean(line), style="bold") for line in found.headline]
     parts += [Text(clean(found.front_words)), Text(), _groups(found.groups), Text(), _table(found)]
-    parts += _unknown(found)
+    parts += [Text(line, style="dim") for line in unknown_words(found)]
     parts += [Text(f"note: {clean(note)}", style="yellow") for note in found.notes]
     parts += _left_out(found.groups)
     for title, differences in (
@@ -46,20 +46,33 @@ def comparison_text(found: Comparison) -> RenderableType:
 
 
 def value_text(figure: Measurement, name: str) -> str:
-    """A figure, give or take half its 95% interval (of the ratio of its ends the root); `within run` where
-    that is of one run's steps."""
+    """A figure, give or take half its 95% interval (of the ratio of its ends the root), or with the ends
+    where they are not so; `within run` where that is of one run's steps or requests."""
     if figure.value is None:
         return "–"
-    text = short(figure.value, figure.unit, name)
-    if figure.ci is not None and figure.ci[0] > 0:
+    text = short_text(quantity_within(figure.value, figure.ci, figure.unit, name))
+    if figure.ci is not None:
         within = " within run" if (figure.ci_method or "").startswith("within_run") else ""
-        text += f" ±{number(100 * (math.sqrt(figure.ci[1] / figure.ci[0]) - 1), 2)} %{within}"
+        text += f" {_reach(figure, figure.ci, name)}{within}"
     return text if figure.kind in ("measured", "derived") else f"{text}, {figure.kind}"
+
+
+def _reach(figure: Measurement, ci: tuple[float, float], name: str) -> str:
+    """± of a figure above 0 whose interval is as far, by its ratio, on both sides; else the two ends."""
+    low, high = ci
+    value = figure.value or 0.0
+    plain = figure.unit != "1" or not is_share(name)  # of a share in per cent ± would read as points
+    if plain and low > 0 and value > 0 and math.isclose(high / value, value / low, rel_tol=0.02):
+        return f"±{number(100 * (math.sqrt(high / low) - 1), 2)} %"
+    return f"({short_text(interval(ci, figure.unit, name))})"
 
 
 def short(value: float, unit: str, name: str) -> str:
     """The value in its unit, but for what its row says already, such as tokens/s."""
-    text = quantity(value, unit, name)
+    return short_text(quantity(value, unit, name))
+
+
+def short_text(text: str) -> str:
     for said in _SAID_BY_THE_ROW:
         text = text.removesuffix(said)
     return text
@@ -103,7 +116,7 @@ def _table(found: Comparison) -> Table:
             table.add_column("")
     findings = {(one.metric, one.group): one for one in found.findings}
     for row in found.rows:
-        if not any(_known(group, row.metric) for group in found.groups):
+        if not known_to_any(found, row.metric):
             continue
         cells = [Text(clean(row.label))]
         for group in found.groups:
@@ -115,11 +128,15 @@ def _table(found: Comparison) -> Table:
     return table
 
 
+def known_to_any(found: Comparison, metric: str) -> bool:
+    return any(_known(group, metric) for group in found.groups)
+
+
 def _known(group: GroupResult, metric: str) -> bool:
     return group.figures[metric].value is not None
 
 
-def _unknown(found: Comparison) -> list[Text]:
+def unknown_words(found: Comparison) -> list[str]:
     """Which figures no group has and why, and where one group lacks what another has."""
     lines = []
     for row in found.rows:
@@ -130,7 +147,7 @@ def _unknown(found: Comparison) -> list[Text]:
             lines += [
                 f"no {row.label} of {group.name}: {group.figures[row.metric].reason}" for group in lacking
             ]
-    return [Text(clean(line), style="dim") for line in lines]
+    return [clean(line) for line in lines]
 
 
 def _style(found: Finding) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from trueup.analysis.compare_findings import NO_VERDICT, UNDECIDED
+from trueup.analysis.load_metrics import themes_of
 
-from .compare import group_line, ratio_text, value_text, verdict_text
+from .compare import group_line, known_to_any, ratio_text, unknown_words, value_text, verdict_text
 from .html import Plot, environment
 from .svg import ACCENT, MUTED, PAPER, SOFT, Canvas
 from .wording import clean, duration, number
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _SMALLEST, _LARGEST = 60.0, 700.0  # areas of the squares around the circles, in square units
 _NAME_CHARACTERS = 24
+TRAINED = "useful tokens are tokens of the data that are not padding, counted once"
+LOADED = "requests are those of the measured stretch, warm-up left out; tokens are as the server counts them"
 
 
 def comparison_page(found: Comparison) -> str:
@@ -32,6 +35,9 @@ def comparison_page(found: Comparison) -> str:
         note = "the circle's area is the time; hollow: another group is nowhere worse and somewhere better"
         picture = Plot("Cost, quality and time", note, Markup(svg))
     page = environment()
+    load = found.kind == "load"
+    known = [row for row in found.rows if known_to_any(found, row.metric)]
+    themes = themes_of(known, lambda row: row.metric) if load else [("", known)]
     page.globals.update(
         value_text=value_text, ratio_text=ratio_text, verdict_text=verdict_text, group_line=group_line
     )
@@ -40,6 +46,10 @@ def comparison_page(found: Comparison) -> str:
         findings=findings,
         others=[group for group in found.groups if group.name != found.reference],
         picture=picture,
+        themes=themes,
+        unknown=unknown_words(found),
+        footnote=LOADED if load else TRAINED,
+        unit="a request" if load else "a step",
         undecided=(NO_VERDICT, UNDECIDED),
         title=", ".join(clean(group.name) for group in found.groups),
     )

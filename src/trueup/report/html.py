@@ -25,6 +25,7 @@ from . import headline, plots, predict, wording
 from .views import BillView, ModelBillView
 
 ROWS_OPEN = 12  # a longer list starts folded
+SIDES_IN_A_ROW = 7  # columns of figures side by side; more are put below one another
 
 # Measurements are grouped by what they speak of, which their unit or name tells. First match wins.
 _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -48,6 +49,7 @@ _FILTERS = (
     "money",
     "number",
     "quantity",
+    "quantity_within",
     "share",
     "words",
 )
@@ -137,6 +139,7 @@ def environment() -> Environment:
         dollar_decimals=wording.dollar_decimals,
         flat_text=_flat_text,
         rows_open=ROWS_OPEN,
+        sides_in_a_row=SIDES_IN_A_ROW,
         counts=_counts,
         meaning={name: facts.meaning for name, facts in NAMES.items()},
         cascade=_cascade,

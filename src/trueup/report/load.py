@@ -9,14 +9,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trueup.analysis.load_bill import load_notes
 from trueup.analysis.load_limits import limits_of
 from trueup.analysis.load_metrics import MEMORY
 from trueup.analysis.load_names import FORMULAS
 
 from . import headline
-from .load_words import COSTS, cost_words, month_words, requests_words, server_words, tokens_words
+from .load_words import costs_words, month_words, requests_words, server_words, tokens_words
 from .terminal import price_words, run_title, waterfall, why_it_ended
-from .wording import clean, interval, quantity, words
+from .wording import clean, interval, quantity, quantity_within, words
 
 if TYPE_CHECKING:
     from trueup.analysis.load_bill import LoadBill, Monthly
@@ -41,7 +42,8 @@ def load_text(record: RunRecord, bill: LoadBill | None) -> RenderableType:
     if bill is not None and bill.monthly is not None:
         parts += [Text(), *monthly_text(bill.monthly)]
     parts += [Text(), Text(f"not known: {headline.unavailable_text(found)}", style="dim")]
-    parts += [Text(f"note: {clean(note)}", style="yellow") for note in (bill.notes if bill else ())]
+    notes = bill.notes if bill is not None else load_notes(record)
+    parts += [Text(f"note: {clean(note)}", style="yellow") for note in notes]
     return Group(*parts)
 
 
@@ -61,10 +63,9 @@ def load_bill_text(bill: LoadBill, record: RunRecord) -> RenderableType:
 def costs_text(costs: Mapping[str, Measurement]) -> list[Text]:
     """One line for each way of splitting the dollars, the first in bold."""
     lines = []
-    for number_, name in enumerate(COSTS):
-        line = Text(cost_words(name, costs[name]), style="bold green" if number_ == 0 else "")
-        line.stylize("dim" if costs[name].value is None else "")
-        lines.append(line)
+    for number, (_, told) in enumerate(costs_words(costs)):
+        style = "dim" if told.startswith("no ") else "bold green" if number == 0 else ""
+        lines.append(Text(told, style=style))
     return lines
 
 
@@ -108,7 +109,7 @@ def _given_and_told(found: Mapping[str, Measurement]) -> Sequence[RenderableType
             continue
         table = Table.grid(padding=(0, 2))
         for name, one in known:
-            text = quantity(one.value or 0.0, one.unit, name)
+            text = quantity_within(one.value or 0.0, one.ci, one.unit, name)
             if one.ci is not None:
                 text += f" ({interval(one.ci, one.unit, name)})"
             label = words(name.removesuffix("_bytes"))

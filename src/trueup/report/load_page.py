@@ -6,15 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trueup.analysis.load_bill import load_notes
 from trueup.analysis.load_limits import limits_of
-from trueup.analysis.load_metrics import MEMORY, PER_MONTH, PER_MONTH_PART, load_metrics
+from trueup.analysis.load_metrics import MEMORY, PER_MONTH, PER_MONTH_PART, load_metrics, themes_of
 from trueup.analysis.load_names import FORMULAS, LOAD_NAMES
+from trueup.analysis.names import P99_NEEDS
 from trueup.schema import InputError, Measurement, RunRecord
 
 from . import wording
+from .compare import short_text
 from .html import environment
 from .load import LATENCIES, STATISTICS
-from .load_words import COSTS, cost_words, month_words, requests_words, server_words, tokens_words
+from .load_words import costs_words, month_words, requests_words, server_words, tokens_words
 from .terminal import price_words
 
 if TYPE_CHECKING:
@@ -38,9 +41,10 @@ class LoadView:
     anchor: str
     record: RunRecord
     bill: LoadBill | None
-    costs: Sequence[str]
+    costs: Sequence[tuple[str, str]]
     price: str
     month: Sequence[str]
+    notes: Sequence[str]
     latencies: Sequence[LatencyRow]
     said: Sequence[str]
     memory: Figures
@@ -60,7 +64,10 @@ def load_page(records: Sequence[RunRecord], bills: Mapping[str, LoadBill | None]
     names = ", ".join(dict.fromkeys(wording.clean(record.name) for record in records))
     page = environment()
     page.globals["meaning"] = {name: facts.meaning for name, facts in LOAD_NAMES.items()}
-    return page.get_template("load.html").render(loads=loads, rows=_side_by_side(loads), title=names)
+    page.globals["p99_needs"] = P99_NEEDS
+    page.globals["short"] = short_text
+    themes = themes_of(_side_by_side(loads), lambda row: row.name)
+    return page.get_template("load.html").render(loads=loads, themes=themes, title=names)
 
 
 @dataclass(frozen=True)
@@ -102,9 +109,10 @@ def _view(anchor: str, record: RunRecord, bill: LoadBill | None) -> LoadView:
         anchor=anchor,
         record=record,
         bill=bill,
-        costs=[cost_words(name, bill.costs[name]) for name in COSTS] if bill else [],
+        costs=costs_words(bill.costs) if bill else [],
         price=price_words(bill.price) if bill else "",
         month=list(month_words(bill.monthly)) if bill and bill.monthly else [],
+        notes=bill.notes if bill else load_notes(record),
         latencies=[row for key, label in LATENCIES.items() if (row := _latency(found, key, label))],
         said=[*requests_words(found, limits), *tokens_words(found), *server_words(found)],
         memory=[(name, one) for name, one in found.items() if MEMORY.fullmatch(name)],

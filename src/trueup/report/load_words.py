@@ -7,19 +7,21 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from .headline import interval_name
-from .wording import clean, dollar_decimals, dollars, interval, quantity, words
+from .wording import clean, dollar_decimals, dollars, interval, quantity, quantity_within, words
 
 if TYPE_CHECKING:
     from trueup.analysis.load_bill import Monthly
     from trueup.analysis.load_limits import Limits
     from trueup.schema import Measurement
 
+INPUT_SPLIT, OUTPUT_SPLIT = (f"usd_per_million_{which}_tokens_split" for which in ("input", "output"))
 COSTS = {
     "usd_per_million_output_tokens": "per million output tokens (all dollars over them)",
     "usd_per_million_total_tokens": "per million tokens of either kind (all dollars over all)",
-    "usd_per_million_input_tokens_split": "per million input tokens, by prefill's part of the time",
-    "usd_per_million_output_tokens_split": "per million output tokens, by decode's part of the time",
+    INPUT_SPLIT: "per million input tokens, by prefill's part of the time",
+    OUTPUT_SPLIT: "per million output tokens, by decode's part of the time",
 }
+_SHORT = ("output tokens", "all tokens", "input, by time", "output, by time")
 _ERRORS = re.compile(r"errors_(\w+)_count")
 
 Found = Mapping[str, "Measurement"]
@@ -34,6 +36,17 @@ def cost_words(name: str, cost: Measurement) -> str:
         low, high = (dollars(edge, dollar_decimals(cost.value)) for edge in cost.ci)
         text += f", {low} to {high} {interval_name(cost)}"
     return text
+
+
+def costs_words(costs: Mapping[str, Measurement]) -> list[tuple[str, str]]:
+    """A short name and a sentence for each way of splitting the dollars. The two by time are made of one
+    figure: where they lack it, one sentence says so."""
+    told = [(short, cost_words(name, costs[name])) for name, short in zip(COSTS, _SHORT, strict=True)]
+    reasons = {costs[name].reason for name in (INPUT_SPLIT, OUTPUT_SPLIT) if costs[name].value is None}
+    if len(reasons) == 1 and costs[INPUT_SPLIT].value is costs[OUTPUT_SPLIT].value is None:
+        words = f"no dollars for input and output tokens apart, by time: {clean(reasons.pop())}"
+        return [*told[:2], ("by time", words)]
+    return told
 
 
 def requests_words(found: Found, limits: Limits) -> Iterator[str]:
@@ -85,6 +98,8 @@ def server_words(found: Found) -> Iterator[str]:
         "server_recompute_share": "computed again after preemption",
         "prefix_cache_hit_share": "prefix cache hits",
         "prefill_time_share": "prefill's part of the time",
+        "server_queue_mean_s": "wait in its queue, mean",
+        "server_ttft_mean_s": "time to first token by its own clock, mean",
         "server_rss_max_bytes": "resident memory",
         "energy_per_output_token_j": "energy per output token",
     }
@@ -123,7 +138,7 @@ def figure_words(found: Found, name: str) -> str:
         return "not recorded"
     if one.value is None:
         return f"not known ({clean(one.reason)})"
-    text = quantity(one.value, one.unit, name)
+    text = quantity_within(one.value, one.ci, one.unit, name)
     if one.ci is not None:
         text += f" ({interval(one.ci, one.unit, name)} {interval_name(one)})"
     return text

@@ -170,6 +170,15 @@ def quantity(value: float, unit: str, name: str = "") -> str:
     return f"{number(value)} {clean(unit)}"
 
 
+def quantity_within(value: float, ci: tuple[float, float] | None, unit: str, name: str = "") -> str:
+    """As `quantity`, with more digits where so few would put a ratio outside its own interval."""
+    text = quantity(value, unit, name)
+    if ci is None or unit != "1" or is_share(name) or not math.isfinite(value):
+        return text
+    told = (number(value, digits) for digits in range(4, 18))
+    return next((one for one in told if ci[0] <= float(one.replace(",", "")) <= ci[1]), text)
+
+
 def is_share(name: str) -> bool:
     return any(mark in name for mark in _PERCENT_NAMES)
 

@@ -1,0 +1,146 @@
+"""Loads on the page and the terminal: every figure with its interval, by theme, and nothing said twice."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from load_samples import make_load
+from rich.console import Console
+
+from trueup.analysis.comparable import ComparedRun
+from trueup.analysis.compare import Comparison, compare, group_of
+from trueup.analysis.load_bill import make_load_bill, traffic_given
+from trueup.analysis.load_compare import with_monthly
+from trueup.analysis.load_metrics import load_metrics, themes_of
+from trueup.analysis.load_names import LOAD_NAMES
+from trueup.report.compare import comparison_text, value_text
+from trueup.report.compare_page import LOADED, TRAINED, comparison_page
+from trueup.report.load import load_text
+from trueup.report.load_page import load_page
+from trueup.schema import Measurement, RunRecord
+
+TRAFFIC = traffic_given(100_000)
+GIVEN = {
+    "memory_weights_bytes": Measurement(value=5e8, unit="bytes", kind="measured"),
+    "quality_perplexity_ratio_short": Measurement(
+        value=1.00035, unit="1", kind="measured", ci=(1.0003, 1.0004), ci_method="within_run: t"
+    ),
+}
+
+
+def pair() -> tuple[RunRecord, RunRecord]:
+    return make_load("a0", name="before"), make_load("b0", name="after", speed=2.0, given=GIVEN)
+
+
+def comparison(*records: RunRecord) -> Comparison:
+    groups = [group_of(one.name, [ComparedRun.of(one)]) for one in records]
+    return compare(with_monthly(groups, TRAFFIC))
+
+
+def page_of(*records: RunRecord) -> str:
+    return load_page(records, {one.id: make_load_bill(one, traffic=TRAFFIC) for one in records})
+
+
+def told(renderable: object) -> str:
+    console = Console(width=300, record=True, file=None, highlight=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get()
+
+
+def test_before_and_after_have_memory_latency_quality_and_the_months_bill_on_one_page() -> None:
+    for page in (page_of(*pair()), comparison_page(comparison(*pair()))):
+        themes = re.findall(r"<h4>(.*?)</h4>", page)
+        assert themes[:5] == ["Cost", "Rate", "Latency", "Memory", "Quality"]
+        for row in (
+            "$ a month, whole instances",
+            "TTFT, p50",
+            "memory: weights",
+            "quality: perplexity ratio short",
+        ):
+            assert row in page
+
+
+def test_each_figure_that_varies_has_its_interval_beside_it() -> None:
+    """Of two runs, within each: rates, percentiles, shares, money, quality; counted bytes vary not at all."""
+    found = comparison(*pair())
+    for row in found.rows:
+        for group in found.groups:
+            figure = group.figures[row.metric]
+            if figure.value is None or row.metric.startswith("memory_"):
+                continue
+            assert figure.ci is not None, row.metric
+            assert re.search(r"±|\(.+ to .+\)", value_text(figure, row.metric)), row.metric
+
+
+def test_no_shares_interval_leaves_0_to_1() -> None:
+    found = comparison(*pair())
+    shares = [name for name in found.groups[0].figures if name.endswith("_share")]
+    assert {"goodput_share", "error_share"} <= set(shares)
+    for group in found.groups:
+        for name in shares:
+            ci = group.figures[name].ci
+            assert ci is None or 0 <= ci[0] <= ci[1] <= 1
+
+
+def test_a_share_shows_its_ends_and_not_a_part_of_per_cent() -> None:
+    share = Measurement(value=0.92, unit="1", kind="measured", ci=(0.88, 0.95), ci_method="within_run: a")
+    assert value_text(share, "goodput_share") == "92.0 % (88.0 to 95.0 %) within run"
+
+
+def test_a_figure_with_an_interval_around_0_shows_its_ends() -> None:
+    lost = Measurement(value=0.01, unit="1", kind="measured", ci=(-0.02, 0.04), ci_method="between_runs: a")
+    assert value_text(lost, "quality_task_drop_share") == "1.0 % (-2.0 to 4.0 %)"
+
+
+def test_a_ratio_is_not_rounded_out_of_its_interval() -> None:
+    name = "quality_perplexity_ratio_short"
+    assert value_text(GIVEN[name], name).startswith("1.0004 ±")
+    assert ">1.0004<br>" in page_of(*pair())
+
+
+@pytest.mark.parametrize("page", [page_of, lambda *runs: comparison_page(comparison(*runs))])
+def test_no_table_of_loads_scrolls_sideways(page: object) -> None:
+    assert 'class="scroll"' not in page(*pair())  # type: ignore[operator]
+
+
+def test_more_loads_than_columns_stand_below_one_another() -> None:
+    many = [make_load(f"{n:08x}", name=f"load-{n}") for n in range(9)]
+    assert 'class="sides many"' in page_of(*many)
+    assert 'class="sides many"' not in page_of(*many[:7])
+
+
+def test_every_row_of_a_comparison_has_one_theme() -> None:
+    names = [*LOAD_NAMES, *GIVEN, "usd_per_month", "plan_weights_bytes", "quality_task_drop_share"]
+    rows = load_metrics(names)
+    themes = themes_of(rows, lambda row: row.name)
+    assert sorted(row.name for _, held in themes for row in held) == sorted(row.name for row in rows)
+
+
+def test_the_footnote_speaks_of_what_is_on_the_page() -> None:
+    loads = comparison(*pair())
+    assert LOADED in comparison_page(loads)
+    assert TRAINED not in comparison_page(loads)
+    assert "never a request" in comparison_page(loads)
+    trained = loads.model_copy(update={"kind": "train"})
+    assert TRAINED in comparison_page(trained)
+    assert "never a step" in comparison_page(trained)
+
+
+def test_why_there_is_no_split_is_told_once_on_page_and_terminal() -> None:
+    record = pair()[0]
+    bill = make_load_bill(record)
+    why = "no dollars for input and output tokens apart, by time"
+    assert told(load_text(record, bill)).count(why) == 1
+    page = load_page([record], {record.id: bill})
+    assert page.count(why) == 1
+    assert "<dt>by time</dt>" in page
+
+
+def test_what_no_group_has_is_below_the_table_with_the_reason() -> None:
+    found = comparison(*pair())
+    page = comparison_page(found)
+    assert "no preemptions: the server" in page
+    assert '<th scope="row">preemptions</th>' not in page
+    assert "no preemptions: the server" in told(comparison_text(found))
