@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import typer
 
 from trueup.schema import InputError
 
+from .asked_values import one_of, positive
 from .memory_place import Model, Place, find_model, find_place, process_of, with_memory
 from .memory_profile import profile
 from .output import JSON_OPTION, print_json, print_rich
 
 if TYPE_CHECKING:
-    from trueup.analysis.serving_memory import ServingAsk
+    from trueup.analysis.serving_memory import KvType, ServingAsk
     from trueup.analysis.serving_memory_fit import ServingFit
+    from trueup.analysis.serving_memory_weights import WeightScheme
     from trueup.schema import Measurement
 
 CONTEXT = 4096  # tokens, where nothing else is asked and the model can take them
@@ -67,20 +68,22 @@ def plan(
     known = find_model(model)
     place = with_memory(find_place(platform), memory)
     host = place.kind == "cpu"
-    scheme = _one_of("--quant", quant or known.quant or ("fp32" if host else "bf16"), _schemes())
+    scheme = cast(
+        "WeightScheme", one_of("--quant", quant or known.quant or ("fp32" if host else "bf16"), _schemes())
+    )
     as_stored = scheme == known.quant
     ask = ServingAsk(
         dims=known.dims,
         context=_context(context, known),
-        concurrency=_positive("--concurrency", concurrency),
+        concurrency=positive("--concurrency", concurrency),
         quant=scheme,
-        kv=_one_of("--kv-dtype", kv or ("fp32" if host else "bf16"), _kv_types()),
+        kv=cast("KvType", one_of("--kv-dtype", kv or ("fp32" if host else "bf16"), _kv_types())),
         device=place.kind,
         chip=place.chip,
         head=known.head if as_stored else None,
-        group=_positive("--group", group) if group is not None else known.group if as_stored else None,
-        block_size=_positive("--block-size", BLOCK_SIZE if block_size is None else block_size),
-        prefill_chunk=_positive("--prefill-chunk", PREFILL_CHUNK if prefill_chunk is None else prefill_chunk),
+        group=positive("--group", group) if group is not None else known.group if as_stored else None,
+        block_size=positive("--block-size", BLOCK_SIZE if block_size is None else block_size),
+        prefill_chunk=positive("--prefill-chunk", PREFILL_CHUNK if prefill_chunk is None else prefill_chunk),
         process=process_of(place),
     )
     found = fit(ask, place.has.value, positions=known.positions)
@@ -113,22 +116,7 @@ def _context(asked: int | None, model: Model) -> int:
         raise InputError(
             f"--context {asked:,}: {model.title} has {model.positions:,} positions; no sequence is longer"
         )
-    return _positive("--context", asked)
-
-
-def _positive(option: str, value: int) -> int:
-    if value < 1:
-        raise InputError(f"{option} {value}: at least 1 is expected")
-    return value
-
-
-def _one_of(option: str, value: str, choices: tuple[str, ...]) -> Any:
-    asked = value.strip().lower()
-    if asked not in choices:
-        close = difflib.get_close_matches(asked, choices, n=1, cutoff=0.3)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise InputError(f"{option} {value}: one of {', '.join(choices)} is expected{hint}")
-    return asked
+    return positive("--context", asked)
 
 
 def _schemes() -> tuple[str, ...]:

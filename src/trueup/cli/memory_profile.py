@@ -15,6 +15,7 @@ import typer
 from trueup.schema import InputError
 from trueup.schema.choices import AskedDevice
 
+from .asked_values import one_of, positive
 from .output import JSON_OPTION, print_json, print_rich, say, stdout_reserved
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from trueup.schema.memory_trace import MemoryTrace
 
     Others = Iterator[tuple[str, Callable[[], MemoryTrace]]]
+
+
+SERVED_PLAINLY = ("fp32", "fp32", 16)  # weights, keys and values, tokens of a block
 
 
 @dataclass(frozen=True)
@@ -66,12 +70,16 @@ def profile(
     ),
     lora: bool = typer.Option(False, "--lora", help="With --training: adapters in place of all weights."),
     quant: str = typer.Option(
-        "fp32", "--quant", help="With --serving: fp32, bf16 or int8; a quantised folder is as it is stored."
+        SERVED_PLAINLY[0],
+        "--quant",
+        help="With --serving: fp32, bf16 or int8; a quantised folder is as it is stored.",
     ),
     kv_dtype: str = typer.Option(
-        "fp32", "--kv-dtype", help="With --serving: keys and values in fp32 or bf16."
+        SERVED_PLAINLY[1], "--kv-dtype", help="With --serving: keys and values in fp32 or bf16."
     ),
-    block_size: int = typer.Option(16, "--block-size", help="With --serving: tokens of a KV block."),
+    block_size: int = typer.Option(
+        SERVED_PLAINLY[2], "--block-size", help="With --serving: tokens of a KV block."
+    ),
     device: str = typer.Option("cpu", "--device", help="cpu, cuda, neuron or auto."),
     no_alternatives: bool = typer.Option(
         False, "--no-alternatives", help="Do not also run what might lower the peak."
@@ -82,16 +90,20 @@ def profile(
     """Run a model and say to the byte who holds memory when most is held, and what would lower that."""
     asked = Asked(
         _mode(serving=serving, training=training, transformers=transformers),
-        _positive("--rows", rows),
-        _positive("--length", length),
+        positive("--rows", rows),
+        positive("--length", length),
         lora,
-        cast("ServedAs", _one_of("--quant", quant, ("fp32", "bf16", "int8"))),
-        _one_of("--kv-dtype", kv_dtype, ("fp32", "bf16")),
-        _positive("--block-size", block_size),
+        cast("ServedAs", one_of("--quant", quant, ("fp32", "bf16", "int8"))),
+        one_of("--kv-dtype", kv_dtype, ("fp32", "bf16")),
+        positive("--block-size", block_size),
         not no_alternatives,
     )
     if lora and asked.mode != "training":
         raise InputError("--lora is of --training; leave it out, or give both")
+    if asked.mode != "serving" and (asked.quant, asked.kv, asked.block_size) != SERVED_PLAINLY:
+        raise InputError(
+            f"--quant, --kv-dtype and --block-size are of --serving, and --{asked.mode} was given"
+        )
     with stdout_reserved():
         summary, trace, title = _profiled(model, asked, _device(device))
     if out is not None:
@@ -119,6 +131,7 @@ def _profiled(model: str, asked: Asked, kind: AskedDevice) -> tuple[MemorySummar
     with closing(open_device(kind)) as opened:
         resolved = resolve_model(model, find_home().path, say=say)
         _require_length(resolved, asked)
+        _require_memory(resolved, asked, opened)
         before = psutil.Process().memory_info().rss
         recorded = RUNS[asked.mode](resolved, asked, opened)
         summary = summary_of(
@@ -243,20 +256,8 @@ def _mode(**asked: bool) -> str:
     return chosen[0] if chosen else "serving"
 
 
-def _positive(option: str, value: int) -> int:
-    if value < 1:
-        raise InputError(f"{option} {value}: at least 1 is expected")
-    return value
-
-
-def _one_of(option: str, value: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise InputError(f"{option} {value}: one of {', '.join(choices)} is expected")
-    return value
-
-
 def _device(text: str) -> AskedDevice:
-    return cast("AskedDevice", _one_of("--device", text, get_args(AskedDevice)))
+    return cast("AskedDevice", one_of("--device", text, get_args(AskedDevice)))
 
 
 def _require_length(resolved: ResolvedModel, asked: Asked) -> None:
@@ -268,6 +269,38 @@ def _require_length(resolved: ResolvedModel, asked: Asked) -> None:
     if positions is not None and asked.length + more > positions:
         needed = f"{asked.length:,} tokens" + (" and the next one" if more else "")
         raise InputError(f"--length: {resolved.name} has {positions:,} positions, too few for {needed}")
+
+
+def _require_memory(resolved: ResolvedModel, asked: Asked, device: Device) -> None:
+    """A run that must end for want of memory, and on a host take others with it, is not begun. What is looked
+    for is but a part of what it takes: hidden states of all tokens, and their keys and values or logits where
+    the mode has them."""
+    from trueup.analysis.flops import kv_bytes_per_token
+    from trueup.model.dims import expected_dims
+    from trueup.model.load import read_config
+    from trueup.recipe.models import TuneSection
+
+    has = _memory_there(device)
+    dims = expected_dims(read_config(resolved), TuneSection(method="full"))
+    kv_bytes = 2 if asked.kv == "bf16" else 4
+    a_token = 4 * dims.vocab if asked.mode == "transformers" else 2 * dims.hidden
+    if asked.mode == "serving":
+        a_token = 2 * dims.hidden + int(kv_bytes_per_token(dims, bytes_per_value=kv_bytes))
+    needs = asked.rows * asked.length * a_token
+    if has is not None and needs > has:
+        raise InputError(
+            f"--rows {asked.rows:,} of --length {asked.length:,}: they take {needs / 2**30:,.1f} GiB at the "
+            f"least, and there are {has / 2**30:,.1f}; profile fewer, what a sequence takes does not change"
+        )
+
+
+def _memory_there(device: Device) -> float | None:
+    if device.kind == "cpu":
+        from trueup.device.memory_there import host_memory
+
+        return host_memory().available_bytes
+    memory = device.memory()
+    return None if memory is None else memory.total_bytes
 
 
 def _document(title: str, asked: Asked, summary: MemorySummary, trace: MemoryTrace) -> dict[str, Any]:
