@@ -42,6 +42,26 @@ def test_people_see_every_strategy(main: Main, built: Path, recipe_file: Path) -
         assert word in shown.out
 
 
+@pytest.mark.parametrize("command", [("shapes", "plan"), ("train",)])
+def test_an_example_longer_than_the_models_positions_is_refused(
+    main: Main, built: Path, tmp_path: Path, recipe_file: Path, command: tuple[str, ...]
+) -> None:
+    """And only an example: a limit that none of them comes near is no reason."""
+    data = tmp_path / "long.jsonl"
+    counts = [900 if n % 4 == 0 else 5 for n in range(40)]
+    rows = [
+        {"prompt": f"What is {n}?", "completion": " ".join(str(1000 * n + k) for k in range(count))}
+        for n, count in enumerate(counts)
+    ]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    limits = ("data.max_length", "shapes.tokens_per_microbatch", "train.tokens_per_step")
+    given = [part for key in limits for part in ("--set", f"{key}=6000")]
+    done = main(*command, recipe_file, *EAGER, *given, "--set", f"data.source={data}")
+    assert "tokens, and the model positions for 4096; lower data.max_length" in done.err
+    assert done.code == 2
+    assert main("shapes", "plan", recipe_file, *EAGER, *given).code == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [

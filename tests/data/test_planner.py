@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planned import long_tail, planner_of, profile_of
+from planned import long_tail, planner_of, profile_of, table_of
 
-from trueup.data import job_tokens
+from trueup.data import assemble, job_tokens
 from trueup.data.buckets import MAX_BUCKETS, bucket_widths
 from trueup.data.costs import Costs
-from trueup.data.packing import packed, rows_needed
+from trueup.data.packing import _placed, packed, rows_needed
 from trueup.recipe.models import TrainSection
 from trueup.schema import DeviceRules, InputError, ShapePlan, TrueupError
 
@@ -136,6 +136,15 @@ def test_packing_by_histogram_is_best_fit_decreasing(lengths: list[int], width: 
     assert sorted(by_row_N.tolist()) == list(range(len(lengths)))
 
 
+def test_packing_a_million_examples_is_as_much_work_as_packing_a_thousand_of_the_same_lengths() -> None:
+    """transformers#10909: a sampler by length took minutes. Runs of equal rows are placed at once."""
+    few = long_tail(1000).astype(np.int64)
+    rows, placed = _placed(few, 2048)
+    many_rows, many_placed = _placed(np.repeat(few, 1000), 2048)
+    assert 0.95 * 1000 * rows <= many_rows <= 1000 * rows
+    assert len(many_placed) <= 3 * len(placed)
+
+
 def test_packing_lengths_like_the_demos_pads_at_most_three_percent() -> None:
     """Also the guard against grouping that is silently off (NeMo Automodel#3755)."""
     plan = planner_of(long_tail(2800), "pack", budget=512).plan()
@@ -187,6 +196,43 @@ def test_auto_takes_the_least_total_time_and_says_why_the_others_lost(
     (chosen,) = (one for one in plan.alternatives if one.verdict == "chosen")
     for name in ("padding_share", "head_padding_share", "compile_s", "total_s"):
         assert getattr(plan, name) == getattr(chosen, name) == plan.model_dump()[name]
+
+
+def test_the_seconds_of_a_job_are_its_compiling_a_warm_up_pass_and_its_micro_batches() -> None:
+    profile = profile_of(micro_batch_s=0.5, compile_s=20.0, step_ratio=0.8)
+    figures = {"pair_s": 1e-4, "head_row_s": 1e-2}
+    profile = profile.model_copy(
+        update={name: profile.token_s.model_copy(update={"value": one}) for name, one in figures.items()}
+    )
+    asked: dict[str, Any] = {"evaluation": [8], "job_tokens": 3 * 9 * 64, "profile": profile}
+    planner = planner_of([64] * 9, "max", budget=128, modes=("layer", "none"), **asked)
+    found = {(one.strategy, one.compile): one for one in planner.plan().alternatives}
+    eager_s = 0.5 + 128 * 1e-3 + 2 * 64**2 * 1e-4  # of a micro-batch of two rows; the last has one
+    head_s = 9 * 32 * 1e-2  # of an epoch, the same in both modes
+    compiled = found["max", "layer"]  # shapes are fixed: five whole micro-batches
+    assert (compiled.shapes, compiled.compile_s) == (1, 20.0 + 20.0 / 4)
+    assert compiled.total_s == pytest.approx(25 + 0.8 * eager_s + 3 * (5 * 0.8 * eager_s + head_s))
+    short_s = 0.5 + 64 * 1e-3 + 64**2 * 1e-4
+    eager = found["max", "none"]
+    assert eager.compile_s == 0
+    assert eager.total_s == pytest.approx((eager_s + short_s) + 3 * (4 * eager_s + short_s + head_s))
+
+
+@pytest.mark.parametrize("strategy", ["pack", "bucket", "max"])
+def test_the_padding_that_is_told_is_what_the_micro_batches_have(strategy: str) -> None:
+    """Of tokens and, where the head takes whole chunks, of its rows: in the micro-batches of an epoch."""
+    table = table_of(long_tail(120).clip(max=64).tolist())
+    profile = profile_of(rules=DeviceRules(static=True))
+    planner = planner_of(table.lengths, strategy, budget=128, profile=profile)
+    planner = replace(planner, data=replace(planner.data, supervised_N=table.supervised))
+    plan = planner.plan()
+    batches = [assemble(table, one, pad_id=0) for one in planner.data.arranged(plan).epoch(0, 0).batches]
+    head = sum(len(batch.targets(plan.chunk_rows)[0]) for batch in batches)
+    supervised = sum(batch.supervised_tokens for batch in batches)
+    assert 0 < supervised < head
+    assert plan.head_padding_share == pytest.approx(1 - supervised / head)
+    processed = sum(batch.processed_tokens for batch in batches)
+    assert plan.padding_share == pytest.approx(1 - int(table.lengths.sum()) / processed)
 
 
 def test_a_short_job_compiles_nothing_and_a_long_one_does() -> None:
@@ -346,6 +392,28 @@ def test_a_plan_for_other_data_is_refused() -> None:
             with pytest.raises(InputError, match=r"made for other data.*plan again"):
                 use(plan)
     assert replace(planner, tokens_per_step=999).data.arranged(plan).batches
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_plan_for_other_evaluation_keeps_what_is_trained(static: bool) -> None:
+    """A run that goes on may evaluate on more than before."""
+    profile = profile_of(rules=DeviceRules(static=static))
+    before, after = (
+        planner_of(
+            *([3, 9, 20, 40], "bucket"), evaluation=held_out, budget=128, buckets=(8, 24, 40), profile=profile
+        )
+        for held_out in ([4], [4, 40, 20, 9, 9])
+    )
+    plan = before.plan()
+    kept = after.evaluating(plan)
+    assert (kept.training, kept.full, kept.reason) == (plan.training, plan.full, plan.reason)
+    assert {batch.shape for batch in after.data.evaluation(kept).batches} == set(kept.evaluation)
+    assert len(kept.evaluation) > len(plan.evaluation)
+    assert bool(kept.head_rows) == static
+    assert after.data.arranged(kept).batches == before.data.arranged(plan).batches
+    assert before.evaluating(kept) == plan
+    with pytest.raises(InputError, match="41 tokens does not fit"):
+        planner_of([3, 9, 20, 40], evaluation=[41], profile=profile).evaluating(plan)
 
 
 def test_planning_keeps_no_object_for_each_example() -> None:

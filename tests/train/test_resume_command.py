@@ -286,6 +286,20 @@ def test_a_changed_recipe_is_refused_and_permitted(ended: Runs) -> None:
     assert ended.record().steps[-2].lr > 0.0005
 
 
+def test_a_run_may_evaluate_on_more_than_before(ended: Runs) -> None:
+    """Its shape plan was made for what was evaluated on then; what is trained stays as planned."""
+    before = ended.record().header.shape_plan
+    more = ("--set", "evaluate.max_tokens=100000", "--allow-change", "evaluate.max_tokens")
+    goes_on(ended.train("--resume", "last", *more), ended, 4)
+    record = ended.record()
+    assert record.evaluations[-1].tokens > record.evaluations[0].tokens
+    after = record.header.shape_plan
+    assert before is not None
+    assert after is not None
+    assert after.data != before.data
+    assert (after.full, after.training) == (before.full, before.training)
+
+
 def test_auto_after_a_change_that_was_allowed(ended: Runs) -> None:
     """It ended again before its next save: the checkpoint is of the old recipe, the run of the new one."""
     changed = ("--set", "optimizer.lr=0.01")

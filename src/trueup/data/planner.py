@@ -4,7 +4,7 @@ platform profile knows. Every alternative is laid out on the real lengths and pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -25,7 +25,7 @@ from trueup.schema import (
     TrueupError,
 )
 
-from .arrangement import check_lengths
+from .arrangement import arrange, check_lengths
 from .buckets import bucket_widths, heights
 from .costs import Costs
 from .job import JobData
@@ -89,6 +89,16 @@ class Planner:
         found = replace(self, shapes=section, modes=(plan.compile,)).plan()
         because = f"micro-batches of at most {budget} tokens: no memory for {refused[0]} x {refused[1]}"
         return found.model_copy(update={"reason": because})
+
+    def evaluating(self, plan: ShapePlan) -> ShapePlan:
+        """`plan`, made for the same training examples, with the shapes of those that are evaluated on now:
+        what is trained stays as it was. Raises InputError where one of them is longer than its rows."""
+        data = self.data
+        shapes = arrange(
+            data.evaluation_N, plan.strategy, plan.full, static=plan.static, multiple=plan.multiple
+        ).shapes
+        rows = self._head_rows({*plan.training, *shapes}) if plan.chunk_rows is not None else ()
+        return plan.model_copy(update={"evaluation": shapes, "head_rows": rows, "data": data.digest})
 
     def _check(self) -> None:
         for lengths_N in (self.data.lengths_N, self.data.evaluation_N):
@@ -242,8 +252,7 @@ class Planner:
 
     def _plan_of(self, best: Layout, alternatives: tuple[Alternative, ...], why: str) -> ShapePlan:
         per_step = max(1, self.tokens_per_step // best.micro_batch_tokens)
-        most = max((rows * width for rows, width in {*best.training.shapes, *best.evaluation}), default=0)
-        chunks = range(1, -(-most // self.chunk_rows) + 1)
+        shapes = {*best.training.shapes, *best.evaluation}
         return ShapePlan(
             strategy=best.strategy,
             compile=best.mode,
@@ -252,7 +261,7 @@ class Planner:
             training=best.training.shapes,
             evaluation=best.evaluation,
             chunk_rows=self._chunk_rows,
-            head_rows=() if self._chunk_rows is None else tuple(n * self._chunk_rows for n in chunks),
+            head_rows=() if self._chunk_rows is None else self._head_rows(shapes),
             tokens_per_microbatch=self._budget,
             multiple=self._rules.multiple,
             micro_batches_per_step=per_step,
@@ -261,6 +270,12 @@ class Planner:
             reason=why,
             alternatives=alternatives,
         )
+
+    def _head_rows(self, shapes: Collection[Shape]) -> tuple[int, ...]:
+        """Every number of rows, in whole chunks, that micro-batches of these shapes may send through the
+        head."""
+        most = max((rows * width for rows, width in shapes), default=0)
+        return tuple(n * self.chunk_rows for n in range(1, -(-most // self.chunk_rows) + 1))
 
 
 def padding_shares(lengths_N: NDArray[np.int32], shapes: ShapesSection) -> dict[Strategy, float]:

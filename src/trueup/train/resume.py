@@ -117,6 +117,7 @@ def decided(resume: Resume, recipe: Recipe) -> Decided:
     chosen: Any = origin.choices["precision"]["value"]
     return Decided(
         plan=None if any(_within(key, REPLANNED) for key in changed) else origin.shape_plan,
+        other_evaluation=any(_within(key, ("evaluate",)) for key in changed),
         precision=recipe.precision.policy if "precision.policy" in changed else chosen,
         data_digest=None if data else origin.data_digest,
         model_digest=None if any(_within(key, ("model",)) for key in changed) else origin.model_digest,

@@ -124,6 +124,7 @@ class Decided:
     precision: AskedPrecision
     data_digest: str | None
     model_digest: str | None = None
+    other_evaluation: bool = False  # the recipe's evaluation has changed since: the plan may be for others
 
 
 def find_device(recipe: Recipe, *, threads: int | None = None) -> tuple[World, Device]:
@@ -175,7 +176,7 @@ def open_session(
             price=price,
             masked=model.masked_because is not None,
         )
-        plan = decided.plan if decided and decided.plan else shared_plan(planner.plan, world)
+        plan = _kept_plan(decided, planner) or shared_plan(planner.plan, world)
     with timeline.span(SpanName.LOAD):
         model, layers = _layers(model, plan, precision)
         optimizer = make_optimizer(model.trainable, recipe, precision, fused=device.kind in FUSED_ADAMW)
@@ -257,7 +258,6 @@ class _Opening:
                 activation_checkpointing=self.recipe.train.activation_checkpointing,
                 tokenizer=tokenizer,
             )
-            _check_positions(self.recipe, model.max_positions)
             return model
 
     def measure_ceiling(self, precision: Precision) -> MatmulCeiling:
@@ -300,6 +300,13 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def _kept_plan(decided: Decided | None, planner: Planner) -> ShapePlan | None:
+    """The plan of the run that is resumed; None where another is to be made."""
+    if decided is None or decided.plan is None or not decided.other_evaluation:
+        return None if decided is None else decided.plan
+    return planner.evaluating(decided.plan)
+
+
 def _require_same(decided: Decided, data: str, model: str) -> None:
     """InputError where data or base model are not what the run was trained on."""
     for what, source, then, now in (
@@ -311,11 +318,3 @@ def _require_same(decided: Decided, data: str, model: str) -> None:
                 f"the run was trained on {what}: its digest was {then[:12]}, and what {source} gives "
                 f"now has {now[:12]}. Bring the old one back, or start a new run without --resume"
             )
-
-
-def _check_positions(recipe: Recipe, max_positions: int | None) -> None:
-    if max_positions is not None and recipe.data.max_length > max_positions:
-        raise InputError(
-            f"data.max_length is {recipe.data.max_length}, and {recipe.model.path} has positions for "
-            f"{max_positions} tokens; lower data.max_length"
-        )
