@@ -214,6 +214,31 @@ def test_buckets_are_mixed_in_every_part_of_an_epoch() -> None:
         assert abs(first - whole / 2) < 4 * (whole / 4) ** 0.5  # four standard deviations of a fair split
 
 
+def test_packed_rows_are_in_no_order_of_their_lengths() -> None:
+    """They are packed from the longest example down."""
+    lengths = long_tail(2000)
+    epoch = epoch_of(lengths, "pack", budget=512)
+    longest = [max(lengths[n] for row in batch.rows for n in row) for batch in epoch.batches]
+    middle, half = sorted(longest)[len(longest) // 2], len(longest) // 2
+    above = [one > middle for one in longest]
+    assert abs(sum(above[:half]) - sum(above) / 2) < 4 * (sum(above) / 4) ** 0.5
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_which_examples_are_together_is_drawn_anew(strategy: Strategy) -> None:
+    """In a row, where a row has several."""
+    lengths = (long_tail(400) // 3).clip(max=64)
+
+    def groups(number: int) -> set[frozenset[int]]:
+        batches = epoch_of(lengths, strategy, 0, number, 256).batches
+        rows = [row for batch in batches for row in (batch.rows if strategy == "pack" else [batch.examples])]
+        return {frozenset(row) for row in rows}
+
+    first, second = groups(0), groups(1)
+    assert len(first) > 40
+    assert len(first & second) < len(first) / 10
+
+
 @settings(deadline=None)
 @given(LENGTHS.filter(bool), st.sampled_from(STRATEGIES), st.integers(1, 500), st.randoms())
 def test_evaluation_takes_the_first_in_order_whatever_the_strategy(

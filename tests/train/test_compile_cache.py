@@ -87,6 +87,26 @@ def test_what_changes_the_code_changes_the_key(session: Session) -> None:
     assert other(head_rows=(1, 2)) != mine
 
 
+@pytest.mark.parametrize("other", ["torch", "python", "device", "model", "precision"])
+def test_what_is_compiled_for_another_machine_or_model_has_another_key(
+    session: Session, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    mine = key_of(compile_facts(session))
+    if other == "torch":
+        monkeypatch.setattr("torch.__version__", "2.0.0")
+    elif other == "python":
+        monkeypatch.setattr("platform.python_version", lambda: "3.0.0")
+    elif other == "device":
+        found = session.device.compiled_for()
+        monkeypatch.setattr(type(session.device), "compiled_for", lambda self: {**found, "driver": "another"})
+    elif other == "model":
+        dims = session.model.dims.model_copy(update={"layers": session.model.dims.layers + 1})
+        session = replace(session, model=replace(session.model, dims=dims))
+    else:
+        session = replace(session, precision=session.precision.model_copy(update={"policy": "bf16"}))
+    assert key_of(compile_facts(session)) != mine
+
+
 @dataclass(frozen=True)
 class InTurn(World):
     """Ranks that are asked one after the other, the leading one first."""
