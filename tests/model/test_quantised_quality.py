@@ -18,10 +18,15 @@ from safetensors.torch import load_file, save_file
 
 from trueup.analysis.quality_gate import Judged, judge
 from trueup.model.builtin import ResolvedModel
-from trueup.model.folder import digest_of
 from trueup.model.load import load_base, load_tokenizer
 from trueup.model.quality import HeldOut, compare, observe
-from trueup.model.quality_file import RefusedQualityError, read_quality, require_accepted, write_quality
+from trueup.model.quality_file import (
+    RefusedQualityError,
+    judged_digest,
+    read_quality,
+    require_accepted,
+    write_quality,
+)
 from trueup.model.quality_measure import greedy
 from trueup.model.quality_tasks import Item, Task, read_task, right_answers
 from trueup.model.quantize import Wanted
@@ -29,7 +34,7 @@ from trueup.model.quantize_folder import quantise_to
 from trueup.model.quantized_load import load_dequantised
 from trueup.recipe.quality import QualitySection
 from trueup.schema import InputError
-from trueup.schema.quality import Observed, QualityLimits, QualityRecord
+from trueup.schema.quality import QUALITY_FORMAT, Observed, QualityLimits, QualityRecord
 
 SECTION = QualitySection(short=64, long=256, tokens=1024, answers=3, answer_tokens=12)
 HELD = HeldOut(rows(16, 64, start=HELD_OUT), rows(4, 256, start=HELD_OUT), "docstrings")
@@ -324,12 +329,12 @@ def test_published_questions_are_read(name: str) -> None:
 def record(folder: Path, observed: Observed, limits: QualityLimits) -> QualityRecord:
     found = judge(observed, limits)
     return QualityRecord(
-        format=1,
+        format=QUALITY_FORMAT,
         trueup_version="0",
         original="learnt",
         scheme="int8",
         method="rtn",
-        weights_digest=digest_of(folder),
+        weights_digest=judged_digest(folder),
         verdict=found.verdict,
         reasons=found.reasons,
         held_out=observed.held_out,
@@ -373,10 +378,34 @@ def test_a_verdict_on_other_weights_is_none(folder: Path, observed: Observed) ->
         require_accepted(folder)
 
 
-def test_a_verdict_that_cannot_be_read_is_an_error(folder: Path) -> None:
-    (folder / "quality.json").write_text('{"format": 1}')
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "trueup_quantization.json"])
+def test_a_byte_that_flipped_anywhere_since_the_verdict_is_found(
+    folder: Path, observed: Observed, file: str
+) -> None:
+    write_quality(folder, record(folder, observed, QualityLimits()))
+    content = bytearray((folder / file).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / file).write_bytes(content)
+    with pytest.raises(RefusedQualityError, match="not those that"):
+        require_accepted(folder)
+
+
+@pytest.mark.parametrize("content", ['{"format": 1}', "[", "{}"])
+def test_a_verdict_that_cannot_be_read_is_an_error(folder: Path, content: str) -> None:
+    (folder / "quality.json").write_text(content)
     with pytest.raises(InputError, match=r"quality\.json: cannot be read"):
         read_quality(folder)
+
+
+@pytest.mark.parametrize("change", [{"verdict": "accepted"}, {"checksum": ""}, {"checksum": None}])
+def test_a_verdict_that_was_edited_is_none(
+    folder: Path, observed: Observed, change: dict[str, str | None]
+) -> None:
+    write_quality(folder, record(folder, observed, QualityLimits(kl_nats=1e-12)))
+    file = folder / "quality.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(InputError, match="it was edited"):
+        require_accepted(folder)
 
 
 def test_a_figure_that_is_no_number_survives_the_file(folder: Path, original: Any, int8: Path) -> None:

@@ -18,10 +18,10 @@ from trueup.model.tiny import VOCAB, _byte_tokenizer
 from trueup.serve.app import Api, make_app
 from trueup.serve.codec import Codec
 from trueup.serve.completions import Served
-from trueup.serve.engine_like import EngineLike
 from trueup.serve.idempotency import KeptAnswers
 from trueup.serve.limits import ApiKeys, ApiLimits
 from trueup.serve.metrics import ServingMetrics
+from trueup.serve.protocols import EngineLike
 from trueup.serve.server import Ended, Shutdown, listen, serve
 from trueup.serve.service import Service
 
@@ -81,7 +81,7 @@ def serving(
     *,
     open_engine: Callable[[], EngineLike] | None = None,
     room: int = 16,
-    limits: ApiLimits | None = None,
+    limits: ApiLimits = ApiLimits(),
     keys: ApiKeys | None = None,
     answers: Callable[[], KeptAnswers] = KeptAnswers,
     require_key: bool = False,
@@ -99,16 +99,16 @@ def serving(
         served = Served(MODEL, 1, context, "test")
         metrics = ServingMetrics(MODEL, lambda: service.stats, context)
         service = Service(open_engine or (lambda: engine), codec or tiny_codec(), room=room, observer=metrics)
-        api = Api(
-            service, served, metrics, limits or ApiLimits(), keys or ApiKeys([]), answers(), require_key
-        )
+        api = Api(service, served, metrics, limits, keys or ApiKeys([]), answers(), require_key)
         shutdown = Shutdown()
         loop = asyncio.get_running_loop()
         made.append(Running(url, engine, loop, service, shutdown, threading.current_thread()))
         if open_engine is not None:  # the test watches it open
             started.set()
         app = make_app(api)
-        return await serve(app, service, listening, drain_s=drain_s, shutdown=shutdown, loaded=started.set)
+        return await serve(
+            app, service, listening, drain_s=drain_s, shutdown=shutdown, limits=limits, loaded=started.set
+        )
 
     def run() -> None:
         try:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from trueup.serve.engine_like import EngineStats
+from trueup.serve.protocols import EngineStats
 from trueup.serve.request import FinishReason, Output, RefusedError, Request, Token
 
 END = 258  # <|im_end|> of the tiny tokenizer, whose bytes are its tokens

@@ -82,6 +82,7 @@ def test_a_key_under_way_is_in_use_and_its_retry_gets_the_answer() -> None:
 
 
 def test_an_answer_goes_on_without_its_client_and_is_there_for_the_retry() -> None:
+    """llumnix-ray 18: after a failover the request was made again beside the first, and both answered."""
     engine = FakeEngine(held=True)
     with serving(engine) as server:
         body = json.dumps({**CHAT, "stream": True}).encode()

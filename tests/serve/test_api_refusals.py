@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -26,6 +27,17 @@ def server() -> Iterator[Running]:
 REFUSED: list[tuple[str, dict[str, Any], str | None]] = [
     ("chat/completions", {"temperature": -0.1}, "temperature"),
     ("chat/completions", {"temperature": "hot"}, "temperature"),
+    ("chat/completions", {"temperature": "0.5"}, "temperature"),
+    ("chat/completions", {"temperature": math.nan}, "temperature"),
+    ("chat/completions", {"temperature": -math.inf}, "temperature"),
+    ("chat/completions", {"top_p": math.nan}, "top_p"),
+    ("chat/completions", {"max_tokens": "5"}, "max_tokens"),
+    ("chat/completions", {"seed": "5"}, "seed"),
+    ("chat/completions", {"seed": 1.5}, "seed"),
+    ("chat/completions", {"seed": -(2**63) - 1}, "seed"),
+    ("chat/completions", {"stream": "true"}, "stream"),
+    ("chat/completions", {"n": 65}, "n"),
+    ("chat/completions", {"best_of": 2}, "best_of"),
     ("chat/completions", {"top_p": 1.1}, "top_p"),
     ("chat/completions", {"top_k": -2}, "top_k"),
     ("chat/completions", {"max_tokens": 0}, "max_tokens"),
@@ -34,6 +46,9 @@ REFUSED: list[tuple[str, dict[str, Any], str | None]] = [
     ("chat/completions", {"n": 10_000}, "n"),
     ("chat/completions", {"seed": 2**63}, "seed"),
     ("chat/completions", {"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+    ("chat/completions", {"stop": "x" * 1001}, "stop"),
+    ("chat/completions", {"stop_token_ids": list(range(129))}, "stop_token_ids"),
+    ("chat/completions", {"stop_token_ids": ["</s>"]}, "stop_token_ids"),
     ("chat/completions", {"stop": ""}, "stop"),
     ("chat/completions", {"stop": [""]}, "stop"),
     ("chat/completions", {"top_logprobs": 3}, "top_logprobs"),
@@ -45,6 +60,9 @@ REFUSED: list[tuple[str, dict[str, Any], str | None]] = [
     ("chat/completions", {"tools": [{"type": "function"}]}, "tools"),
     ("chat/completions", {"response_format": {"type": "json_object"}}, "response_format"),
     ("chat/completions", {"logit_bias": {"5": 1.0}}, "logit_bias"),
+    ("chat/completions", {"logit_bias": {"5": math.nan}}, "logit_bias"),
+    ("chat/completions", {"logits_bias": {"5": 1.0}}, "logits_bias"),
+    ("chat/completions", {"repetition_penalty": 1.1}, "repetition_penalty"),
     ("chat/completions", {"frequency_penalty": 0.5}, "frequency_penalty"),
     ("chat/completions", {"temprature": 1}, "temprature"),
     ("completions", {"prompt": ""}, "prompt"),
@@ -52,6 +70,12 @@ REFUSED: list[tuple[str, dict[str, Any], str | None]] = [
     ("completions", {"prompt": [260]}, "prompt"),
     ("completions", {"prompt": [-1]}, "prompt"),
     ("completions", {"prompt": [True]}, "prompt"),
+    ("completions", {"prompt": [10**30]}, "prompt"),
+    ("completions", {"prompt": [1.5]}, "prompt"),
+    ("completions", {"prompt": [1, "a"]}, "prompt"),
+    ("completions", {"prompt": [1, [2]]}, "prompt"),
+    ("completions", {"prompt": [[[1]]]}, "prompt"),
+    ("completions", {"prompt": None}, "prompt"),
     ("completions", {"prompt": {"text": "hi"}}, "prompt"),
     ("completions", {"echo": True}, "echo"),
     ("completions", {"best_of": 3}, "best_of"),
@@ -87,6 +111,12 @@ def test_a_prompt_without_tokens_is_empty_however_it_is_written(server: Running)
 NO_REQUESTS = [
     *(b"", b"{", b"[]", b"{}", b"null", b'"hi"', b"\xff\xfe", b"[" * 100_000),
     *(b'{"model": NaN}', b'{"model": "tiny", "prompt": "\\ud800"}'),
+    *(b'{"model": "tiny", "prompt": "\xff"}', b'{"model": "tiny", "prompt": "\xed\xa0\x80"}'),
+    *('{"model": "tiny", "prompt": "x"}'.encode("utf-16"), b'\xef\xbb\xbf{"model": "tiny", "prompt": "x"}'),
+    b'{"model": "tiny", "prompt": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+    b'{"model": "tiny", "prompt": ' + b'{"a":' * 150 + b"1" + b"}" * 151,
+    b'{"model": "tiny", "prompt": "x", "seed": 1' + b"0" * 5000 + b"}",
+    b"\x1f\x8b\x08\x00 not unzipped",
 ]
 
 
@@ -95,6 +125,17 @@ def test_bodies_that_are_no_request_are_refused(server: Running, body: bytes) ->
     response = post(server, "completions", body)
     assert response.status_code == 400, response.text
     assert error_of(response)["type"] == "invalid_request_error"
+
+
+def test_numbers_of_any_size_and_sign_are_taken_where_they_mean_something(server: Running) -> None:
+    whole = {"seed": -5, "top_k": 10**30, "stop_token_ids": [-1, 10**30], "n": 2, "best_of": 2}
+    first, again = (post(server, "completions", {**PLAIN, **whole}) for _ in range(2))
+    assert first.status_code == 200, first.text
+    assert first.headers["x-trueup-seed"] == "-5"
+    seeds = [request.sampling.seed for request in server.engine.requests[-4:]]
+    assert seeds[:2] == seeds[2:]
+    assert len(set(seeds)) == 2
+    assert again.json()["choices"] == first.json()["choices"]
 
 
 def test_a_message_that_would_end_its_turn_is_refused(server: Running) -> None:

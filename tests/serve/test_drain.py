@@ -13,7 +13,7 @@ from api_server import MODEL, Running, serving
 from fake_engine import FakeEngine, without_end
 
 from trueup.schema import InputError
-from trueup.serve.refusals import ServiceError
+from trueup.serve.admission import ServiceError
 from trueup.serve.server import listen
 
 PLAIN: dict[str, Any] = {"model": MODEL, "prompt": "hi", "max_tokens": 20}
@@ -79,6 +79,7 @@ def test_an_idle_connection_keeps_no_server_alive() -> None:
 
 
 def test_at_the_limit_clients_hear_an_error_and_the_server_ends() -> None:
+    """vllm#24885: they were left hanging."""
     engine = FakeEngine(script=without_end, held=True)
     with serving(engine, drain_s=0.05) as server:
         whole = Asking(server, {**PLAIN, "max_tokens": 400})
@@ -144,6 +145,12 @@ def test_an_engine_that_cannot_be_opened_ends_the_server() -> None:
 def test_a_port_that_is_taken_is_refused_in_words() -> None:
     with listen("127.0.0.1", 0) as taken, pytest.raises(InputError, match="taken"):
         listen("127.0.0.1", taken.getsockname()[1])
+
+
+@pytest.mark.parametrize("host", ["\udcff", "a" * 64 + ".example", "a\0b", "a..b"])
+def test_a_host_that_no_name_server_could_be_asked_for_is_refused_in_words(host: str) -> None:
+    with pytest.raises(InputError, match="--host"):
+        listen(host, 0)
 
 
 def test_an_address_of_another_machine_is_refused_in_words() -> None:

@@ -18,8 +18,8 @@ from trueup.model.inference import InferenceModel
 from trueup.model.tiny import write_tiny
 from trueup.serve.engine import Engine
 from trueup.serve.plan import ServingPlan
+from trueup.serve.protocols import Runner
 from trueup.serve.request import Output, Request, Sampling
-from trueup.serve.runner import Runner
 
 EOS = 258
 PREEMPTED_EVERY = 13  # steps; the longest prompt takes eight and has to get on

@@ -74,6 +74,7 @@ def test_a_pool_that_holds_one_or_two_serves_many(usable: int) -> None:
 @pytest.mark.parametrize("block_size", [1, 2, 5, 16])
 @pytest.mark.parametrize("chunk", [1, 3, 16, 48])
 def test_chunks_and_blocks_of_any_size_go_together(block_size: int, chunk: int) -> None:
+    """sglang-jax#20: what was padded did not go with the size of a page."""
     plan = plan_of(usable=-(-96 // block_size), rows=5, context=48, block_size=block_size, chunk=chunk)
     engine = engine_of(plan)
     requests = random_requests(25, block_size + chunk, longest=48)
@@ -83,6 +84,7 @@ def test_chunks_and_blocks_of_any_size_go_together(block_size: int, chunk: int) 
 
 
 def test_a_preempted_answer_is_whole_and_no_token_is_told_twice() -> None:
+    """vllm#16832: what a preempted request had said was missing."""
     plan = plan_of(usable=12, rows=4)
     engine = engine_of(plan)
     requests = [
@@ -113,6 +115,7 @@ def test_a_request_that_fits_exactly_the_models_limit_is_served_to_its_end() -> 
 
 
 def test_a_request_larger_than_the_whole_pool_is_refused_and_does_not_hang() -> None:
+    """vllm#35541: it waited for ever, and everybody behind it."""
     engine = engine_of(plan_of(usable=8, context=512))
     with pytest.raises(RefusedError, match="need 9 blocks of 4 tokens; the whole pool has 8") as refusal:
         engine.add(greedy("large", range(1, 31), 4))
@@ -131,6 +134,7 @@ def test_the_plan_tells_the_longest_request_that_is_not_refused(usable: int, con
 
 
 def test_the_share_of_the_pool_in_use_is_what_requests_hold_and_reaches_one() -> None:
+    """vllm#20302: the share that was told was not that."""
     engine = engine_of(plan_of(usable=8, context=512))
     engine.add(Request("all", tuple(range(1, 30)), Sampling(4, temperature=0.0, ignore_eos=True)))
     shares = []
@@ -168,7 +172,7 @@ def test_padding_of_a_shorter_row_never_reaches_its_neighbours() -> None:
     plan = plan_of(usable=64, rows=4, context=256, block_size=4, chunk=64)
     runner = ContextRunner(plan)
     engine = engine_of(plan, runner)
-    requests = [greedy(f"{length}", range(1, length + 1), 9) for length in (9, 11, 13, 14)]
+    requests = [greedy(f"{length}", range(length, 2 * length), 9) for length in (9, 11, 13, 14)]
     for request in requests:
         engine.add(request)
     assert answers(drain(engine)) == {request.id: answer_alone(request) for request in requests}
@@ -186,3 +190,10 @@ def test_warm_up_runs_every_shape_of_the_plan_and_serving_adds_none() -> None:
         engine.add(request)
     drain(engine)
     assert set(runner.shapes) == set(plan.shapes()) & set(runner.shapes)
+
+
+def test_warm_up_runs_the_shapes_that_it_is_given() -> None:
+    plan = plan_of(usable=36, rows=6, context=48, chunk=16)
+    runner = ContextRunner(plan)
+    engine_of(plan, runner).warm_up(shapes=plan.largest_shapes())
+    assert runner.shapes == list(plan.largest_shapes())

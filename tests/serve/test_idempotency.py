@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 
 import pytest
 
-from trueup.serve.idempotency import Head, KeptAnswers, fingerprint_of, key_of
+from trueup.serve.idempotency import MOST_ENTRIES, Head, KeptAnswers, fingerprint_of, key_of
 from trueup.serve.openai_errors import ApiError
 
 ASKED = fingerprint_of("POST", "/v1/completions", b"{}")
@@ -104,6 +105,19 @@ def test_the_number_of_keys_is_bounded_and_the_oldest_go_first() -> None:
     assert len(answers) == 3
     assert replayed(answers, "b") == b"answer"
     assert answers.begin("", "a", ASKED)[1]
+
+
+def test_ten_thousand_live_keys_take_little_memory_and_the_eldest_goes_first() -> None:
+    answers = KeptAnswers()
+    tracemalloc.start()
+    for number in range(MOST_ENTRIES + 1):
+        answered(answers, str(number))
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(answers) == MOST_ENTRIES
+    assert held_bytes < MOST_ENTRIES * 4096
+    assert replayed(answers, "1") == b"answer"
+    assert answers.begin("", "0", ASKED)[1]
 
 
 def test_beyond_its_bytes_an_old_answer_is_let_go_and_not_given_twice() -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import httpx
 import pytest
 from api_server import MODEL, Running, series, serving
 from fake_engine import FakeEngine, says, without_end
+from prometheus_client.parser import text_string_to_metric_families
 
 from trueup.load.scrape import read_metrics
-from trueup.serve.engine_like import EngineStats
 from trueup.serve.metrics import ServingMetrics, _steps_1_2_5
-from trueup.serve.observer import Finished
+from trueup.serve.protocols import EngineStats, Finished
 
 PLAIN: dict[str, Any] = {"model": MODEL, "prompt": "hi", "max_tokens": 20}
 VLLM = {
@@ -72,6 +73,7 @@ def test_counts_are_those_of_the_clients() -> None:
 
 
 def test_each_request_has_one_time_to_its_first_token() -> None:
+    """vllm#8115: it was counted twice."""
     with serving() as server:
         for most in (1, 5, 20):
             post(server, {**PLAIN, "max_tokens": most})
@@ -159,6 +161,18 @@ def test_a_request_without_a_token_has_no_time_for_each() -> None:
     found = series(metrics.page().decode())
     assert found["vllm:request_success_total", "error"] == 1
     assert found["vllm:request_decode_time_seconds_count", ""] == 0
+
+
+def test_a_count_that_is_no_number_and_a_name_of_any_letters_leave_a_page_that_can_be_read() -> None:
+    stats = EngineStats(blocks=4, prefill_s=-math.inf, decode_s=math.nan)
+    name = 'quoted " and \\ and\nbroken é🌶'
+    page = ServingMetrics(name, lambda: stats, 100).page().decode()
+    found = series(page)
+    assert found["trueup:prefill_seconds_total", ""] == -math.inf
+    assert math.isnan(found["trueup:decode_seconds_total", ""])
+    assert found["trueup:kv_blocks", ""] == 4
+    families = text_string_to_metric_families(page)
+    assert name in {sample.labels.get("model_name") for family in families for sample in family.samples}
 
 
 @pytest.mark.parametrize(("most", "last"), [(1, 1), (100, 100), (4096, 5000), (8192, 10000)])

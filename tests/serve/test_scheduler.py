@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from engine_fakes import ContextRunner, answers, drain, engine_of, greedy, plan_of
+import pytest
+from engine_fakes import ContextRunner, answer_alone, answers, drain, engine_of, greedy, plan_of
 
 from trueup.serve.engine import Engine
 from trueup.serve.request import Output
@@ -118,3 +119,68 @@ def test_measured_padding_stays_within_what_the_plan_tells() -> None:
     assert padding >= 0
     worst = plan.worst_padding()
     assert padding / stats.processed_tokens <= max(worst["prefill_tokens"], worst["decode_rows"])
+
+
+# --- prompts that begin alike -------------------------------------------------------------------------------
+
+
+def test_a_common_beginning_of_prompts_that_come_together_is_computed_once() -> None:
+    plan = plan_of(usable=200)
+    engine = engine_of(plan)
+    common = list(range(1, 42))
+    requests = [greedy(name, [*common, ord(name) % 50], 3) for name in "abcd"]
+    for request in requests:
+        engine.add(request)
+    outputs = drain(engine)
+    assert answers(outputs) == {request.id: answer_alone(request) for request in requests}
+    assert {output.request_id: output.cached_tokens for output in outputs} == {
+        "a": 0,
+        "b": 40,
+        "c": 40,
+        "d": 40,
+    }
+    stats = engine.stats()
+    assert stats.prefix_tokens_hit == 3 * 40
+    assert stats.useful_tokens == 42 + 3 * 2 + stats.generated_tokens - 4
+
+
+def test_equal_prompts_that_come_together_leave_one_token_each_to_compute() -> None:
+    engine = engine_of(plan_of(usable=200))
+    requests = [greedy(name, range(1, 41), 2) for name in "abc"]
+    for request in requests:
+        engine.add(request)
+    outputs = drain(engine)
+    assert answers(outputs) == {request.id: answer_alone(request) for request in requests}
+    assert [output.cached_tokens for output in outputs if output.finish] == [0, 36, 36]
+
+
+def test_a_short_common_beginning_is_waited_for_and_not_the_rest_of_a_long_prompt() -> None:
+    engine = engine_of(plan_of(usable=300, context=1000))
+    engine.add(greedy("long", range(1, 901), 5))
+    engine.add(greedy("short", [1, 2, 3, 4, 5, 6, 7, 8, 40, 41], 5))
+    engine.step()
+    assert engine.stats().running == 1
+    engine.step()
+    assert engine.stats().running == 2
+
+
+def test_who_waits_for_a_common_beginning_goes_on_when_the_other_is_cancelled() -> None:
+    engine = engine_of(plan_of(usable=300, context=1000))
+    engine.add(greedy("gone", range(1, 901), 5))
+    request = greedy("waits", range(1, 901), 5)
+    engine.add(request)
+    engine.step()
+    assert engine.stats().waiting == 1
+    engine.cancel("gone")
+    outputs = drain(engine)
+    assert answers(outputs)["waits"] == answer_alone(request)
+    assert [output.cached_tokens for output in outputs if output.finish == "length"] == [32]  # one chunk
+
+
+@pytest.mark.parametrize(("prefix_cache", "other"), [(False, 1), (True, 2)])
+def test_prompts_that_share_nothing_that_is_kept_wait_for_nothing(prefix_cache: bool, other: int) -> None:
+    engine = engine_of(plan_of(usable=200), prefix_cache=prefix_cache)
+    engine.add(greedy("a", [1, *range(1, 60)], 3))
+    engine.add(greedy("b", [other, *range(1, 60)], 3))
+    engine.step()
+    assert engine.stats().running == 2

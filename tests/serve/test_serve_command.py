@@ -18,6 +18,7 @@ import openai
 import pytest
 
 from in_process import Done, call, refused
+from trueup.cli.serve import _address
 from trueup.cli.serve_plan import _way
 from trueup.schema.quantization import FACTS_FILE
 from trueup.serve.server import listen
@@ -63,6 +64,13 @@ def test_what_only_a_quantised_folder_can_have_is_suggested_as_one(scheme: str, 
     assert ("trueup quantize" in _way(f"{scheme} weights and bf16 keys and values")) == folder
 
 
+@pytest.mark.parametrize(
+    ("host", "address"), [("127.0.0.1", "127.0.0.1:80"), ("::1", "[::1]:80"), ("a.example", "a.example:80")]
+)
+def test_an_address_can_be_asked_as_it_is_said(host: str, address: str) -> None:
+    assert _address(host, 80) == address
+
+
 def test_less_memory_than_all_could_use_is_served_and_said(main: Main) -> None:
     done = main("serve", "tiny", "--memory", "0.02", "--device", "cpu", "--concurrency", "4", "--check")
     assert done.code == 0, done.err
@@ -80,6 +88,9 @@ def test_less_memory_than_all_could_use_is_served_and_said(main: Main) -> None:
         (("--port", "99999"), ("--port 99999",)),
         (("--device", "tpu"), ("--device tpu", "cpu")),
         (("--api-key-file", "/no/such/file"), ("/no/such/file", "No such file")),
+        (("--host", "a" * 64), ("--host",)),
+        (("--name", "two\nlines"), ("--name", "cannot be sent")),
+        (("--name", "half \ud800"), ("--name", "cannot be sent")),
         (("--set", "serve.port=1"), ("--set is for a recipe",)),
     ],
 )

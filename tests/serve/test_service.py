@@ -9,15 +9,24 @@ from typing import Any
 
 import pytest
 from api_server import WAIT_S, tiny_codec
+from engine_fakes import engine_of, plan_of
 from fake_engine import FakeEngine, says, without_end
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueup.serve.finishes import LATELY, LONGEST_WAIT_S, Finishes
-from trueup.serve.observer import Finished
-from trueup.serve.refusals import BusyError, DrainingError, NotReadyError, ServiceError
+from trueup.serve.admission import (
+    LATELY,
+    LONGEST_WAIT_S,
+    BusyError,
+    DrainingError,
+    Finishes,
+    NotReadyError,
+    ServiceError,
+)
+from trueup.serve.engine_thread import TROUBLE_S, Ask
+from trueup.serve.protocols import Finished
 from trueup.serve.request import Output, RefusedError, Sampling
-from trueup.serve.service import TROUBLE_S, Answer, Ask, Service
+from trueup.serve.service import Answer, Service
 
 Test = Callable[[Service, FakeEngine], Coroutine[Any, Any, None]]
 
@@ -277,6 +286,27 @@ def test_each_request_has_one_first_token_and_one_end() -> None:
         assert sum(told.counts) == sum(one.generated_tokens for one in told.over) == 14 + 5 + 5
 
     with_service(test, FakeEngine(held=True), observer=told)
+
+
+def test_a_preempted_request_has_its_first_token_once() -> None:
+    """vllm#8115, vllm#16832."""
+    told, plan = Told(), plan_of(usable=12, rows=4)
+    engine = engine_of(plan)
+
+    async def main() -> None:
+        service = Service(lambda: engine, tiny_codec(), room=8, observer=told)
+        service.start()
+        await service.loaded()
+        sampling = Sampling(30, seed=1, ignore_eos=True)
+        answers = await service.submit([Ask((ord(name),) * 9, sampling) for name in "abcd"])
+        counts = [[piece.count async for piece in answer] for answer in answers]
+        assert await service.close(WAIT_S)
+        assert [count[-1] for count in counts] == [30] * 4
+
+    asyncio.run(main())
+    assert engine.stats().preemptions > 0
+    assert len(told.first) == 4
+    assert sum(told.counts) == 4 * 30
 
 
 def test_times_are_of_the_services_own_clock() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from trueup.serve.engine_like import EngineStats
 from trueup.serve.idempotency import KEPT_S, MOST_BYTES, MOST_ENTRIES
 from trueup.serve.limits import ApiLimits
 from trueup.serve.metrics import ServingMetrics
 from trueup.serve.openai_requests import ChatRequest, CompletionRequest
+from trueup.serve.protocols import EngineStats
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")

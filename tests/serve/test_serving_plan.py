@@ -78,6 +78,20 @@ def test_the_largest_shape_comes_first_for_the_warm_up() -> None:
     assert shapes[0] == max(shapes, key=lambda shape: shape[0] * shape[1] * shape[2])
 
 
+@given(PLANS)
+def test_no_shape_is_larger_in_any_way_than_one_of_the_largest(plan: ServingPlan) -> None:
+    """text-generation-inference#2744: a warm-up went well, and a request then ran out of memory."""
+    largest = plan.largest_shapes()
+    assert set(largest) <= set(plan.shapes())
+    for rows, tokens, context in plan.shapes():
+        assert any(tokens == new and rows <= most and context <= widest for most, new, widest in largest)
+
+
+def test_the_largest_shapes_are_a_few_of_many() -> None:
+    plan = plan_serving(max_context=4096, blocks=2049, concurrency=8)
+    assert len(plan.largest_shapes()) <= 1 + len(plan.chunks) < len(plan.shapes()) / 10
+
+
 def test_the_told_padding_bound_of_decoding_is_that_of_the_worst_number_of_rows() -> None:
     plan = plan_of(rows=13)
     worst = max(1 - rows / plan.shape_for(rows, 1, 1)[0] for rows in range(1, 14))

@@ -50,6 +50,7 @@ def test_whole_text_streams_without_a_broken_character(text: str) -> None:
 
 
 def test_a_character_comes_with_its_last_byte() -> None:
+    """llama.cpp#4036: each of its bytes was sent as U+FFFD."""
     assert streamed(tokenizer(), list("é🌶".encode())) == ["", "é", "", "", "", "🌶", ""]
 
 
@@ -58,6 +59,7 @@ def test_the_tail_of_a_broken_character_is_flushed_at_the_end() -> None:
 
 
 def test_invalid_bytes_do_not_hold_back_what_follows() -> None:
+    """vllm#17448: the stream broke off there."""
     assert streamed(tokenizer(), [0xFF, *b"a", 0xC3, *b"b"]) == [BROKEN, "a", "", BROKEN + "b", ""]
 
 
@@ -154,22 +156,26 @@ def test_text_ends_before_the_first_stop_string_however_it_is_cut(
 
 
 def test_no_beginning_of_a_stop_string_is_streamed() -> None:
+    """vllm#3574."""
     scanner = StopStrings(["DEFGHIJ"])
     assert [scanner.feed(part) for part in ("DEF", "G", "HI", "J")] == ["", "", "", ""]
     assert scanner.stopped
 
 
 def test_what_only_began_like_a_stop_string_is_flushed_at_the_end() -> None:
+    """llama.cpp#15007: it was lost."""
     scanner = StopStrings(["TRE\nAAAAAAAA"])
     assert [scanner.feed("UNO DUE TRE"), scanner.finish()] == ["UNO DUE ", "TRE"]
 
 
 def test_what_only_began_like_a_stop_string_comes_once_that_is_certain() -> None:
+    """llama.cpp#10914: it came twice."""
     scanner = StopStrings(["Alice:", "\n"])
     assert [scanner.feed(" Alice"), scanner.feed("!")] == [" ", "Alice!"]
 
 
 def test_a_stop_string_in_one_token_with_text_before_it_keeps_that_text() -> None:
+    """llama.cpp#9867: the text was lost with it."""
     scanner = StopStrings(["\n"])
     assert scanner.feed("?\nBob") == "?"
 

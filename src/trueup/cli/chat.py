@@ -15,6 +15,7 @@ import typer
 from trueup.schema import InputError, TrueupError
 
 from .output import say, stdout_reserved
+from .serve import UNJUDGED_OPTION
 
 if TYPE_CHECKING:
     from trueup.serve.conversation import Talk
@@ -53,12 +54,13 @@ def chat(
     api_key_file: Path | None = typer.Option(None, "--api-key-file", help="At a URL: a file with the key."),
     quant: str | None = typer.Option(None, "--quant", help="Of a MODEL: fp32, bf16 or int8."),
     context: int | None = typer.Option(None, "--context", help="Of a MODEL: tokens, at most. Default: 4096."),
+    unjudged: bool = UNJUDGED_OPTION,
 ) -> None:
     """Talk with a model in the terminal, and see how fast it answers. An empty line or Ctrl-D ends it."""
     messages: Messages = [] if system is None else [{"role": "system", "content": system}]
     with ExitStack() as held:
         with stdout_reserved():
-            talk = _talk(held, model, name, api_key_file, quant, context)
+            talk = _talk(held, model, name, api_key_file, quant, context, unjudged=unjudged)
         for question in [prompt] if prompt is not None else _questions():
             messages.append({"role": "user", "content": question})
             answer, timing = _shown(
@@ -75,19 +77,21 @@ def _talk(
     api_key_file: Path | None,
     quant: str | None,
     context: int | None,
+    *,
+    unjudged: bool,
 ) -> Talk:
     if model.startswith(("http://", "https://")):
-        if quant is not None or context is not None:
-            raise InputError("--quant and --context are for a MODEL; a server has its own")
+        if quant is not None or context is not None or unjudged:
+            raise InputError("--quant, --context and --unjudged are for a MODEL; a server has its own")
         from trueup.serve.conversation import Remote
 
         return Remote(model, name, _key(api_key_file))
     if name is not None or api_key_file is not None:
         raise InputError("--model and --api-key-file are for the address of a server")
-    return _local(held, model, quant, context)
+    return _local(held, model, quant, context, unjudged=unjudged)
 
 
-def _local(held: ExitStack, model: str, quant: str | None, context: int | None) -> Talk:
+def _local(held: ExitStack, model: str, quant: str | None, context: int | None, *, unjudged: bool) -> Talk:
     """The engine in this process, for one answer at a time. Its device is `held`."""
     from trueup.data.template import ChatTemplate
     from trueup.device import open_device
@@ -99,13 +103,15 @@ def _local(held: ExitStack, model: str, quant: str | None, context: int | None) 
 
     given = {"quant": quant, "context": context, "concurrency": 1}
     asked = asked_for(model, given, "auto", None, [])
-    require_judged(asked.resolved)
+    judged = require_judged(asked.resolved, unjudged=unjudged)
     plan = planned(asked, place_of(asked.device), None)
     tokenizer = load_tokenizer(asked.resolved)
     codec = codec_of(asked.resolved.folder, tokenizer, ChatTemplate(tokenizer))
     folder = asked.resolved.folder
     opening = Opening(folder, served_as(plan.ask), plan.ask.kv, plan.plan, codec.end_ids)
     say(f"{asked.resolved.name}: {plan.fit.why}")
+    if judged is not None:
+        say(judged)
     opened = opening.open(held.enter_context(closing(open_device(plan.place.kind))))
     return Local(opened.engine, codec, plan.plan.most_tokens)
 

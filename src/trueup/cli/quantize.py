@@ -220,8 +220,8 @@ def _done(job: Job) -> tuple[QuantizationFacts, QualityRecord, Path]:
 def _judged(job: Job, folder: Path, facts: QuantizationFacts) -> QualityRecord:
     from trueup import __version__
     from trueup.analysis.quality_gate import judge
-    from trueup.model.folder import digest_of
     from trueup.model.quality import observe
+    from trueup.model.quality_file import judged_digest
     from trueup.schema.quality import QUALITY_FORMAT, QualityRecord
 
     observed = observe(job.resolved, folder, job.held, job.section, job.tasks, say)
@@ -232,7 +232,7 @@ def _judged(job: Job, folder: Path, facts: QuantizationFacts) -> QualityRecord:
         original=facts.original,
         scheme=facts.scheme,
         method=facts.method,
-        weights_digest=digest_of(folder),
+        weights_digest=judged_digest(folder),
         verdict=judged.verdict,
         reasons=judged.reasons,
         held_out=observed.held_out,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +16,19 @@ from .output import JSON_OPTION, print_json, say, stdout_reserved
 from .recipe import SET_OPTION
 
 if TYPE_CHECKING:
-    from trueup.serve.engine_like import EngineLike
     from trueup.serve.limits import ApiKeys
     from trueup.serve.opening import Opening
+    from trueup.serve.protocols import EngineLike
     from trueup.serve.server import Ended
 
     from .serve_plan import Asked, Planned
 
 SLOW_WARM_UP = 8  # shapes between two words about it
+UNJUDGED_OPTION = typer.Option(
+    False,
+    "--unjudged",
+    help="Take a quantised model the quality gate refused, or never judged as it is.",
+)
 
 
 def serve(
@@ -67,6 +74,10 @@ def serve(
     memory: float | None = typer.Option(
         None, "--memory", metavar="GIB", help="What may be used, in GiB, where you know better."
     ),
+    unjudged: bool = UNJUDGED_OPTION,
+    parent: int | None = typer.Option(
+        None, "--end-with", metavar="PID", help="End when PID, the process that started this one, is gone."
+    ),
     check: bool = typer.Option(False, "--check", help="Plan the memory, say whether it fits, and end."),
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -91,17 +102,20 @@ def serve(
         _require_extra()
         keys = _keys(api_key_file)
         asked = asked_for(model, given, _device(device), threads, overrides)
-        judged = require_judged(asked.resolved)
+        judged = require_judged(asked.resolved, unjudged=unjudged)
         plan = planned(asked, place_of(asked.device), memory)
+        called = _sendable(name or asked.resolved.name)
         _tell(asked, plan, judged)
-        ended = None if check else _run(asked, plan, keys, name or asked.resolved.name, require_key)
+        ended = None if check else _run(asked, plan, keys, called, require_key=require_key, parent=parent)
     if check and as_json:
         print_json(_document(asked, plan))
     if ended is not None:
         _end(ended)
 
 
-def _run(asked: Asked, planned: Planned, keys: ApiKeys, name: str, require_key: bool) -> Ended:
+def _run(
+    asked: Asked, planned: Planned, keys: ApiKeys, name: str, *, require_key: bool, parent: int | None
+) -> Ended:
     import asyncio
 
     from trueup.data.template import ChatTemplate
@@ -113,8 +127,8 @@ def _run(asked: Asked, planned: Planned, keys: ApiKeys, name: str, require_key: 
     from .serve_plan import served_as
 
     with listen(asked.section.host, asked.section.port) as listening:
-        where = "{}:{}".format(*listening.getsockname()[:2])
-        say(f"listening at http://{where}/v1; it is ready when http://{where}/ready says so")
+        where = _address(*listening.getsockname()[:2])
+        _note(f"listening at http://{where}/v1; it is ready when http://{where}/ready says so")
         tokenizer = load_tokenizer(asked.resolved)
         codec = codec_of(asked.resolved.folder, tokenizer, ChatTemplate(tokenizer))
         opening = Opening(
@@ -128,7 +142,17 @@ def _run(asked: Asked, planned: Planned, keys: ApiKeys, name: str, require_key: 
         device = open_device(planned.place.kind, threads=asked.threads)
         try:
             return asyncio.run(
-                _serving(asked, opening, codec, keys, name, device, listening, require_key=require_key)
+                _serving(
+                    asked,
+                    opening,
+                    codec,
+                    keys,
+                    name,
+                    device,
+                    listening,
+                    require_key=require_key,
+                    parent=parent,
+                )
             )
         finally:
             device.close()
@@ -144,6 +168,7 @@ async def _serving(
     listening: Any,
     *,
     require_key: bool,
+    parent: int | None,
 ) -> Ended:
     import time
 
@@ -157,11 +182,12 @@ async def _serving(
     from trueup.serve.server import serve as run_server
     from trueup.serve.service import Service
 
-    section = asked.section
+    section, limits = asked.section, ApiLimits(request_s=asked.section.request_s)
     most = opening.plan.most_tokens  # of which the engine refuses none
     metrics = ServingMetrics(name, lambda: service.stats, most)
 
     def opened() -> EngineLike:
+        _note(_warm_up(len(opening.to_warm(device)), len(opening.plan.shapes())))
         found = opening.open(device, _warmed)
         metrics.holds(found.memory_bytes)
         return found.engine
@@ -176,7 +202,7 @@ async def _serving(
         service,
         Served(name, int(time.time()), most, f"trueup-{__version__}"),
         metrics,
-        ApiLimits(request_s=section.request_s),
+        limits,
         keys,
         KeptAnswers(),
         require_key,
@@ -187,13 +213,45 @@ async def _serving(
         listening,
         drain_s=section.drain_s,
         shutdown=Shutdown(),
-        loaded=lambda: say(f"ready: {name}, {most:,} tokens of context, {section.concurrency} at once"),
+        limits=limits,
+        parent=parent,
+        loaded=lambda: _note(f"ready: {name}, {most:,} tokens of context, {section.concurrency} at once"),
+    )
+
+
+def _warm_up(shapes: int, all_shapes: int) -> str:
+    if shapes == all_shapes:
+        return f"warm-up: all {all_shapes} shapes, before the first answer"
+    return (
+        f"warm-up: {shapes} of the plan's {all_shapes} shapes; nothing is compiled here, and no other takes "
+        "more memory"
     )
 
 
 def _warmed(done: int, shapes: int) -> None:
     if done % SLOW_WARM_UP == 0 or done == shapes:
-        say(f"warm-up: {done} of {shapes} shapes")
+        _note(f"warm-up: {done} of {shapes} shapes")
+
+
+def _note(text: str) -> None:
+    """A line of a server under way. Nobody may be left to read it, as when the shell that started it is gone:
+    that is no reason to end."""
+    try:
+        say(text)
+    except OSError:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _sendable(name: str) -> str:
+    """The model's name, which is in every answer and on every line of the metrics. Raises InputError."""
+    if not name.isprintable():
+        raise InputError(f"the model's name {name!r} cannot be sent to clients; give another by --name")
+    return name
 
 
 def _tell(asked: Asked, planned: Planned, judged: str | None) -> None:
@@ -214,15 +272,12 @@ def _tell(asked: Asked, planned: Planned, judged: str | None) -> None:
 
 
 def _end(ended: Ended) -> None:
-    import os
-    import sys
-
     if ended.cut:
-        say(f"ended; {ended.cut} answers were cut off at the limit, and their clients told")
+        _note(f"ended; {ended.cut} answers were cut off at the limit, and their clients told")
     else:
-        say("ended; everything accepted was answered")
-    if not ended.whole:  # a step that does not end holds the interpreter's own end up
-        say("note: the engine was in the middle of a step and was left there")
+        _note("ended; everything accepted was answered")
+    if not ended.whole:  # what does not end holds the interpreter's own end up
+        _note("note: the engine was in the middle of something, and was left there")
         sys.stdout.flush()
         os._exit(1 if ended.cut else 0)
     if ended.cut:

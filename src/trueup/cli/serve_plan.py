@@ -111,14 +111,21 @@ def served_as(ask: ServingAsk) -> Any:
     return "fp32" if ask.device == "cpu" else "bf16"
 
 
-def require_judged(resolved: ResolvedModel) -> str | None:
-    """A quantised folder is served only as the quality gate accepted it; what the gate said, of one."""
-    from trueup.model.quality_file import require_accepted
+def require_judged(resolved: ResolvedModel, *, unjudged: bool = False) -> str | None:
+    """A quantised folder is served only as the quality gate accepted it, or `unjudged`; what is to be said of
+    that, of one."""
+    from trueup.model.quality_file import RefusedQualityError, require_accepted
+    from trueup.schema.quality import QUALITY_FILE
     from trueup.schema.quantization import FACTS_FILE
 
-    if not (resolved.folder / FACTS_FILE).is_file():
+    if not any((resolved.folder / name).is_file() for name in (FACTS_FILE, QUALITY_FILE)):
         return None
-    record = require_accepted(resolved.folder)
+    try:
+        record = require_accepted(resolved.folder)
+    except (RefusedQualityError, InputError) as error:
+        if unjudged:
+            return f"warning: served all the same, as --unjudged asks: {error}"
+        raise type(error)(f"{error}. --unjudged serves it all the same") from None
     return f"the quality gate: {record.verdict}"
 
 

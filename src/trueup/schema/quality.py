@@ -14,7 +14,7 @@ from .quantization import LayerError, Scheme
 
 Context = Literal["short", "long"]
 Verdict = Literal["accepted", "refused"]
-QUALITY_FORMAT = 1
+QUALITY_FORMAT = 2
 QUALITY_FILE = "quality.json"
 
 

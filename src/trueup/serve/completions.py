@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from trueup.schema import TrueupError
 
 from .answer import Piece, Placed
+from .engine_thread import Ask
 from .idempotency import Head
 from .limits import ApiLimits
 from .openai_answers import DONE, ChatWriter, Choice, CompletionWriter, Frame, Usage, Writer, event
 from .openai_errors import ApiError, api_error, not_found, timed_out
 from .openai_requests import ChatRequest, CompletionRequest, parse
-from .service import Answer, Ask, Service
+from .service import Answer, Service
 
 JSON = (("content-type", "application/json"),)
 # Proxies are told to pass a stream on as it comes.

@@ -15,7 +15,7 @@ from trueup.schema import InputError, TrueupError
 
 from .answer import AnswerText
 from .codec import Codec
-from .engine_like import EngineLike
+from .protocols import EngineLike
 from .request import Request, Sampling
 
 TIMEOUT_S = 600.0

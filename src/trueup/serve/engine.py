@@ -16,10 +16,9 @@ from trueup.schema import InputError, TrueupError
 
 from .batch import assemble
 from .blocks import BlockManager
-from .engine_like import EngineStats
 from .plan import ServingPlan, StepShape
+from .protocols import EngineStats, Runner
 from .request import FinishReason, Output, RefusedError, Request, Token
-from .runner import Runner
 from .sampling import Draw, choose, finite_rows
 from .scheduler import Row, Scheduler, Sequence, Step
 
@@ -46,10 +45,15 @@ class Engine:
         self._steps = self._failed_steps = 0
         self._prefill_s = self._decode_s = 0.0
 
-    def warm_up(self, after: Callable[[StepShape], None] | None = None) -> None:
-        """Runs every shape of the plan once, the largest first, on padding alone; `after` is told each.
-        Raises TrueupError, which names the shape, where one fails."""
-        for shape in self.plan.shapes():
+    def warm_up(
+        self,
+        after: Callable[[StepShape], None] | None = None,
+        *,
+        shapes: tuple[StepShape, ...] | None = None,
+    ) -> None:
+        """Runs each of `shapes`, or of the plan's, once, on padding alone; `after` is told each. Raises
+        TrueupError, which names the shape, where one fails."""
+        for shape in self.plan.shapes() if shapes is None else shapes:
             try:
                 self._runner.run(padding_batch(shape))
             except Exception as error:

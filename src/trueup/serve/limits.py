@@ -15,7 +15,9 @@ class ApiLimits:
     """Bounds on one request. `answers` counts prompts times `n`."""
 
     body_bytes: int = 4 << 20
+    head_s: float = 10.0  # to receive the head in, from the connection or from its first byte
     body_s: float = 30.0  # to receive the body in
+    unread_s: float = 60.0  # that a client may leave what it is sent unread
     request_s: float = 600.0  # from arrival to the last token
     answers: int = 64
 

@@ -17,10 +17,10 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from .observer import Finished
+from .protocols import Finished
 
 if TYPE_CHECKING:
-    from .engine_like import EngineStats
+    from .protocols import EngineStats
 
 LABELS = ("model_name", "engine")
 # Upper ends of the classes, in seconds: 1-2-5 steps, wide enough for a CPU and a GPU alike.

@@ -16,6 +16,7 @@ DONE = b"data: [DONE]\n\n"
 # Ends of lines to clients that split text by Python's rules; JSON need not escape them, and an event may not
 # have them.
 _LINE_ENDS = str.maketrans({c: f"\\u{ord(c):04x}" for c in "\x85\u2028\u2029"})
+IMPOSSIBLE = -9999.0  # OpenAI's word for a log-probability of minus infinity, which JSON has no word for
 
 Json = dict[str, Any]
 
@@ -70,7 +71,8 @@ class Writer(Protocol):
 
 
 def json_bytes(document: Json) -> bytes:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS).encode()
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.translate(_LINE_ENDS).encode()
 
 
 def event(document: Json) -> bytes:
@@ -162,7 +164,7 @@ class ChatWriter(_Documents):
 
     def _token(self, token: int, logprob: float | None) -> Json:
         piece = self._codec.bytes_of(token)
-        return {"token": shown(piece), "logprob": logprob, "bytes": list(piece)}
+        return {"token": shown(piece), "logprob": _sendable(logprob), "bytes": list(piece)}
 
 
 class CompletionWriter(_Documents):
@@ -187,12 +189,16 @@ class CompletionWriter(_Documents):
         names = [self._name(placed.token.id) for placed in tokens]
         return {
             "tokens": names,
-            "token_logprobs": [placed.token.logprob for placed in tokens],
+            "token_logprobs": [_sendable(placed.token.logprob) for placed in tokens],
             "top_logprobs": [self._top(placed, name) for placed, name in zip(tokens, names, strict=True)],
             "text_offset": [placed.offset for placed in tokens],
         }
 
     def _top(self, placed: Placed, name: str) -> Json:
         """The likeliest, and the token itself where it is none of them."""
-        top: Json = {self._name(token): logprob for token, logprob in placed.token.top}
-        return top if name in top else {**top, name: placed.token.logprob}
+        top: Json = {self._name(token): _sendable(logprob) for token, logprob in placed.token.top}
+        return top if name in top else {**top, name: _sendable(placed.token.logprob)}
+
+
+def _sendable(logprob: float | None) -> float | None:
+    return None if logprob is None else max(logprob, IMPOSSIBLE)

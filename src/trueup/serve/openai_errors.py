@@ -8,8 +8,8 @@ from typing import Any
 
 from trueup.schema import InputError, TrueupError
 
+from .admission import BusyError, DrainingError, NotReadyError, ServiceError
 from .codec import PromptError
-from .refusals import BusyError, DrainingError, NotReadyError, ServiceError
 from .request import RefusedError
 
 IDEMPOTENCY_PAGE = "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/"

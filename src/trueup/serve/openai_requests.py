@@ -14,11 +14,13 @@ from .openai_errors import ApiError
 from .request import Sampling
 
 MOST_STOPS = 4
+MOST_STOP_CHARACTERS = 1000  # of one: each is looked for at the end of the text after every token
+MOST_STOP_TOKENS = 128
 SEEDS = 2**63
 NOTHING: tuple[Any, ...] = (None, [], {}, False)
 
 Count = Annotated[int, Field(ge=1)]
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARACTERS)]
 Asked = TypeVar("Asked", bound="Common")
 
 
@@ -60,7 +62,7 @@ class Common(_Asked):
     top_k: Annotated[int, Field(ge=-1)] | None = None
     seed: Annotated[int, Field(ge=-SEEDS, lt=SEEDS)] | None = None
     stop: Text | Annotated[list[Text], Field(max_length=MOST_STOPS)] | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=MOST_STOP_TOKENS)] | None = None
     ignore_eos: bool | None = None
     # taken and ignored
     user: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from trueup.files.whole import read_json_object
 from trueup.model.folder import config_of
 
 from .codec import Codec
-from .plan import ServingPlan
+from .plan import ServingPlan, StepShape
 
 if TYPE_CHECKING:
     from trueup.device.protocol import Device
@@ -41,8 +42,12 @@ class Opening:
     end_ids: frozenset[int]
     prefix_cache: bool = True
 
+    def to_warm(self, device: Device) -> tuple[StepShape, ...]:
+        """Every shape, where each is compiled; else those that show whether there is memory for all."""
+        return self.plan.shapes() if device.static_shapes_only else self.plan.largest_shapes()
+
     def open(self, device: Device, warmed: Callable[[int, int], None] = lambda done, all_: None) -> Opened:
-        """Loads the weights and runs every shape once; `warmed` is told how many of how many are done."""
+        """Loads the weights and warms up; `warmed` is told how many of how many shapes are done."""
         import torch
 
         from trueup.model.inference import InferenceModel
@@ -61,14 +66,8 @@ class Opening:
         )
         pool = model.new_pool(self.plan.blocks, self.plan.block_size, getattr(torch, DTYPES[self.kv]))
         engine = Engine(model, self.plan, eos_ids=self.end_ids, prefix_cache=self.prefix_cache)
-        shapes, done = len(self.plan.shapes()), 0
-
-        def after(shape: tuple[int, int, int]) -> None:
-            nonlocal done
-            done += 1
-            warmed(done, shapes)
-
-        engine.warm_up(after)
+        shapes, done = self.to_warm(device), itertools.count(1)
+        engine.warm_up(lambda shape: warmed(next(done), len(shapes)), shapes=shapes)
         held = {
             "weights": sum(model.weight_bytes().values()),
             "kv_cache": sum(layer.untyped_storage().nbytes() for layer in pool.layers),

@@ -78,7 +78,7 @@ class ServingPlan:
         return tuple(sorted(rows for rows, chunk in self.prefill_shapes if chunk == tokens))
 
     def shapes(self) -> tuple[StepShape, ...]:
-        """Every shape the engine can show, the largest first: what a warm-up has to run."""
+        """Every shape the engine can show, the largest first."""
         decode = [(rows, 1, context) for rows in self.decode_rows for context in self.context_blocks]
         below = {1: 0, **{upper: lower for lower, upper in pairwise((0, *self.chunks))}}
         prefill = [
@@ -87,7 +87,15 @@ class ServingPlan:
             for context in self.context_blocks
             if context * self.block_size > below[tokens]  # fewer tokens take a smaller chunk
         ]
-        return tuple(sorted({*decode, *prefill}, key=lambda shape: (-math.prod(shape), shape)))
+        return _largest_first({*decode, *prefill})
+
+    def largest_shapes(self) -> tuple[StepShape, ...]:
+        """For each number of new tokens the most rows over the longest context: no other shape takes more
+        memory than one of these."""
+        most = {1: self.max_rows}
+        for rows, tokens in self.prefill_shapes:
+            most[tokens] = max(rows, most.get(tokens, 0))
+        return _largest_first({(rows, tokens, self.context_blocks[-1]) for tokens, rows in most.items()})
 
     def shape_for(self, rows: int, new_tokens: int, blocks: int) -> StepShape:
         """The smallest shape of the plan for these. Raises InputError where there is none."""
@@ -138,6 +146,10 @@ class ServingPlan:
         )
         others = max(0, math.ceil(ROWS_FILLED * rows) - 1)
         return 1 - (least + others * (tokens // 2 + 1)) / (rows * tokens)
+
+
+def _largest_first(shapes: set[StepShape]) -> tuple[StepShape, ...]:
+    return tuple(sorted(shapes, key=lambda shape: (-math.prod(shape), shape)))
 
 
 def _ascending(buckets: tuple[int, ...], last: int) -> bool:

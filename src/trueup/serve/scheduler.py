@@ -1,9 +1,10 @@
 """Who computes what in the next step: admission in the order of arrival, prompts in chunks, decoding in turn.
 
 Where prompts wait for their chunks and others decode, steps of the two kinds alternate, so neither waits for
-more than one step of the other. Blocks for all known tokens of a request are taken when it is admitted; one
-that needs a further block while none is free takes it from the youngest, which is computed again later. So
-the oldest always advances, and everybody becomes the oldest.
+more than one step of the other. A prompt that begins like one under way waits for what the two have in
+common, which is thereby computed once. Blocks for all known tokens of a request are taken when it is
+admitted; one that needs a further block while none is free takes it from the youngest, which is computed
+again later. So the oldest always advances, and everybody becomes the oldest.
 """
 
 from __future__ import annotations
@@ -122,6 +123,8 @@ class Scheduler:
     def _admit(self, now_s: float) -> None:
         while self.waiting and len(self.running) < self.rows_allowed:
             one = self.waiting[0]
+            if self._shares_unfinished(one):
+                return
             # A block is left for each that runs: else the next to grow would throw this one out again.
             table = self.blocks.open(one.tokens, spare=len(self.running))
             if table is None:
@@ -136,6 +139,25 @@ class Scheduler:
                 one.cached_tokens = table.cached_tokens
                 self.prefix_tokens_asked += len(one.request.prompt)
                 self.prefix_tokens_hit += one.cached_tokens
+
+    def _shares_unfinished(self, one: Sequence) -> bool:
+        """Whether somebody is computing blocks that it begins with and the cache does not have yet."""
+        if not self.blocks.prefix_cache:
+            return False
+        cached = len(self.blocks.cached(one.tokens)) * self.plan.block_size
+        return any(
+            self._common(one, other) > max(cached, other.computed)
+            for other in self.running
+            if other.remaining > 1
+        )
+
+    def _common(self, one: Sequence, other: Sequence) -> int:
+        """Tokens in the whole blocks that both begin with; of `one` a token is left to compute."""
+        size, common = self.plan.block_size, 0
+        most = min(len(one.tokens) - 1, len(other.tokens))
+        while (end := common + size) <= most and one.tokens[common:end] == other.tokens[common:end]:
+            common = end
+        return common
 
     def _with_room(self, decoding: list[Sequence]) -> list[Sequence]:
         """Those of `decoding` that have a slot for their last token after blocks were given out, the oldest

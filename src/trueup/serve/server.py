@@ -5,22 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
+import h11
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trueup.schema import InputError
 
-from .refusals import ServiceError
+from .admission import ServiceError
+from .limits import ApiLimits
 from .service import Service
 
 KEEP_ALIVE_S = 5
 FLUSH_S = 5  # for the last bytes of answers to reach their clients
+PATIENCE_S = 5.0  # for the step under way to end
+LOOK_EVERY_S = 1.0  # whether the parent is still there
 UNUSABLE = {
     errno.EADDRINUSE: "is taken: another program listens there; choose another --port",
     errno.EACCES: "may not be used by this user; choose a port from 1024 on",
@@ -60,6 +67,59 @@ class _Server(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._shutdown.ask)
 
 
+class _Connection(H11Protocol):
+    """uvicorn's, with an end to its patience: it waits for ever for a request's head, and for a client that
+    reads nothing of its answer."""
+
+    def __init__(self, limits: ApiLimits, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._limits = limits
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head = _Timer(self._limits.head_s, transport.close)
+        self._unread = _Timer(self._limits.unread_s, transport.abort)
+        self._head.start()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:  # a part of a head
+            self._head.start()
+        else:
+            self._head.stop()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread.start()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unread.stop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head.stop()
+        self._unread.stop()
+        super().connection_lost(exc)
+
+
+class _Timer:
+    """Calls `late` where it is not stopped within so many seconds of its first start."""
+
+    def __init__(self, after_s: float, late: Callable[[], None]) -> None:
+        self._after_s = after_s
+        self._late = late
+        self._running: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        if self._running is None:
+            self._running = asyncio.get_running_loop().call_later(self._after_s, self._late)
+
+    def stop(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            self._running = None
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Raises InputError where that is not to be had. Port 0 is any that is free."""
     try:
@@ -70,6 +130,8 @@ def listen(host: str, port: int) -> socket.socket:
         raise InputError(f"--host {host} --port {port}: it {why}") from None
     except OverflowError:
         raise InputError(f"--port {port}: a port is 0 to 65535") from None
+    except (TypeError, ValueError) as error:  # of a host that cannot be encoded
+        raise InputError(f"--host {host!r}: neither a name nor an address of a host: {error}") from None
 
 
 async def serve(
@@ -79,12 +141,15 @@ async def serve(
     *,
     drain_s: float,
     shutdown: Shutdown,
+    limits: ApiLimits,
+    parent: int | None = None,
     loaded: Callable[[], None] = lambda: None,
 ) -> Ended:
-    """Until it is told to stop, and then for `drain_s` more at most. Raises ServiceError where the engine
-    cannot be opened. `loaded` is told when it can."""
+    """Until it is told to stop, or its `parent`, a process id, is gone, and then for `drain_s` more at most.
+    Raises ServiceError where the engine cannot be opened. `loaded` is told when it can."""
     config = uvicorn.Config(
         app,
+        http=partial(_Connection, limits),  # type: ignore[arg-type]
         lifespan="off",
         log_config=None,
         log_level="warning",
@@ -95,6 +160,7 @@ async def serve(
     )
     server = _Server(config, shutdown)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
+    watching = asyncio.create_task(_orphaned(parent, shutdown))
     service.start()
     failure: ServiceError | None = None
     cut = 0
@@ -106,9 +172,11 @@ async def serve(
     except ServiceError as error:
         failure = error
     finally:
+        watching.cancel()
         server.should_exit = True
         await serving
-        whole = await service.close()
+        # What is still loading is not waited for: nobody has anything of it.
+        whole = await service.close(PATIENCE_S if service.stats is not None else 0)
     if failure is not None:
         raise failure
     return Ended(cut, whole)
@@ -121,6 +189,14 @@ async def _drained(service: Service, shutdown: Shutdown, drain_s: float) -> int:
         async with asyncio.timeout(drain_s):
             await _first(service.idle(), shutdown.at_once.wait())
     return service.abandon(f"the server is shutting down and has waited {drain_s:g} s; ask another")
+
+
+async def _orphaned(parent: int | None, shutdown: Shutdown) -> None:
+    """Asks for the end when the process that started this one is gone."""
+    while parent is not None and os.getppid() == parent:
+        await asyncio.sleep(LOOK_EVERY_S)
+    if parent is not None:
+        shutdown.asked.set()  # and not a second time, where it was asked before
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
