@@ -59,6 +59,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         ("choices.device=cpu,started_at>2026-11-03", ["bbbb0000", "aaaa0000"]),
         ("environment.world.size=1,state=finished,tune.rank<16", ["dddd0000"]),
         ("price.usd_per_hour<1,data.source=stdlib-docs", ["dddd0000"]),
+        ("data.source!=~/elsewhere,tune.rank=4", ["dddd0000"]),
     ],
 )
 def test_what_is_meant(store: Store, text: str, meant: list[str]) -> None:
@@ -73,6 +74,12 @@ def test_what_is_meant(store: Store, text: str, meant: list[str]) -> None:
         ("tune.rank=99", "no run meets 'tune.rank=99'"),
         ("tune.rnk=16", "tune.rnk=16: no run has 'tune.rnk'; a key is one of id, kind, name"),
         ("dmeo", "there is no run 'dmeo'; did you mean demo"),
+        ("tune.rank<<3", r"there is no operator '<<'; did you mean tune.rank<3\?"),
+        ("tune.rank==16", r"there is no operator '=='; did you mean tune.rank=16\?"),
+        ("name=demo,tune.rank>>=4", r"there is no operator '>>='; did you mean tune.rank>4\?"),
+        ("tune.rank=>4", r"there is no operator '=>'; did you mean tune.rank>=4\?"),
+        ("name=~demo", r"there is no operator '=~'; did you mean name~demo\?"),
+        ("tune.rank<", "a value is expected after '<'"),
     ],
 )
 def test_what_means_no_run_is_refused(store: Store, text: str, why: str) -> None:

@@ -72,6 +72,8 @@ def selected(connection: sqlite3.Connection, text: str, read: Held | None = None
     """Ids of the runs that a pattern or conditions mean; None where the text is neither. InputError where no
     run is meant. What is in `read` is not read again, and what is read is put there."""
     if conditions := conditions_of(text):
+        for condition in conditions:
+            _must_be_meant(condition)
         found, what = meeting(connection, conditions, {} if read is None else read), "meets"
     elif is_pattern(text):
         found, what = named_like(connection, text), "has a name like"
@@ -86,6 +88,20 @@ def conditions_of(text: str) -> list[Condition]:
     """The conditions a text consists of; empty where it is no query but a name."""
     found = [_CONDITION.fullmatch(part) for part in _COMMA.split(text)]
     return [Condition(*one.groups()) for one in found if one] if all(found) else []
+
+
+def _must_be_meant(condition: Condition) -> None:
+    """InputError for an operator that was written twice, or in another language's way, or has no value."""
+    more = re.match(r"[=<>!~]*", condition.wanted)
+    signs = more.group() if more and not condition.wanted.startswith("~/") else ""
+    meant = {"=<": "<=", "=>": ">=", "=~": "~"}.get(condition.operator + signs, condition.operator)
+    if signs:
+        raise InputError(
+            f"{condition}: there is no operator '{condition.operator}{signs}'; did you mean "
+            f"{condition.key}{meant}{condition.wanted.removeprefix(signs)}?"
+        )
+    if not condition.wanted and condition.operator not in ("=", "!="):
+        raise InputError(f"{condition}: a value is expected after '{condition.operator}'")
 
 
 def is_pattern(text: str) -> bool:
