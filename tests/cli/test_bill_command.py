@@ -252,9 +252,14 @@ def test_what_is_no_price_is_refused(main: Main, finished: Path, arguments: list
     [
         ("", "a mapping of keys"),
         ("[1, 2", "not valid YAML"),
-        (OWNED.replace("pue: 1.5", "pue: 0.5"), "pue: Input should be greater than or equal to 1"),
-        (OWNED.replace("capital", "capitol"), "the keys are currency, capital"),
-        (OWNED.replace("currency: USD\n", ""), "currency: Field required"),
+        (OWNED.replace("pue: 1.5", "pue: 0.5"), "pue: expected a number from 1 to 100 (got 0.5)"),
+        (OWNED.replace("capital", "capitol"), "unknown key 'capitol'; did you mean 'capital'?"),
+        (OWNED + "colour: red\n", "unknown key 'colour'; the keys are currency, capital"),
+        (OWNED + "1: 2\n", "unknown key '1'; the keys are"),
+        (OWNED.replace("currency: USD\n", ""), "'currency' is required and missing"),
+        (OWNED.replace("8760", "much", 1), "own.yaml:2: capital: Input should be a valid number"),
+        (OWNED.replace("8760", "1.7e308", 1), "own.yaml:2: capital: expected a number from"),
+        (OWNED + "residual: 9000\n", "own.yaml: residual of 9000 is above the capital of 8760"),
     ],
 )
 def test_a_machine_that_is_not_described_whole_is_refused(

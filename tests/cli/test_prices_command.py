@@ -216,7 +216,7 @@ def test_import_refuses_other_files(
 def test_import_takes_what_a_spreadsheet_saves(main: Main, tmp_path: Path) -> None:
     file = tmp_path / "vms.csv"
     file.write_bytes(SKYPILOT.replace("\n", "\r\n").encode("utf-8-sig"))
-    assert main("prices", "import", file, "--as-of", days_ago(1)).code == 0
+    assert main("prices", "import", file, "--as-of", days_ago(1), "--all").code == 0
 
 
 def test_import_refuses_a_folder(main: Main, tmp_path: Path) -> None:

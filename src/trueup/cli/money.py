@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from trueup.schema import InputError
 from .price_book import open_price_book
 
 if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
     from trueup.analysis.asked_prices import PriceRequest
     from trueup.analysis.bill import OneOff
     from trueup.analysis.side_by_side import AskedPrice
@@ -61,17 +64,36 @@ def owned_terms(path: str) -> OwnedTerms:
     text = read_text(Path(path), "file of an owned machine", most_bytes=MAX_OWNED_BYTES, named=named)
     try:
         fields = yaml.safe_load(text)
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"{named}: not valid YAML: {error}") from None
-    if not isinstance(fields, dict):
+    if not isinstance(fields, dict) or not isinstance(node, yaml.MappingNode):
         raise InputError(f"{path}: a machine is a mapping of keys such as `capital:` and `life_years:`")
+    lines = {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
     try:
-        return OwnedTerms(**{"source": path, **fields})
+        return OwnedTerms.model_validate({"source": path, **fields})
     except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(map(str, problem["loc"]))
-        known = ", ".join(name for name in OwnedTerms.model_fields if name != "name")
-        raise InputError(f"{path}: {key}: {problem['msg']}; the keys are {known}") from None
+        said = [_owned_mistake(problem, path, lines) for problem in error.errors()]
+        raise InputError("\n".join(said)) from None
+
+
+def _owned_mistake(problem: ErrorDetails, path: str, lines: dict[str, int]) -> str:
+    """File, line, key and value of what is wrong in a file of an owned machine."""
+    from trueup.schema import OwnedTerms
+
+    key = ".".join(map(str, problem["loc"]))
+    where = f"{path}:{lines[key]}" if key in lines else path
+    if not key:  # of keys that do not agree, which the message names
+        return f"{where}: {problem['msg'].removeprefix('Value error, ')}"
+    if problem["type"] == "missing":
+        return f"{where}: '{key}' is required and missing"
+    if problem["type"] in ("extra_forbidden", "invalid_key"):
+        keys = [name for name in OwnedTerms.model_fields if name != "name"]
+        near = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
+        return f"{where}: unknown key '{key}'; " + (
+            f"did you mean '{near[0]}'?" if near else f"the keys are {', '.join(keys)}"
+        )
+    return f"{where}: {key}: {problem['msg'].removeprefix('Value error, ')} (got {problem['input']!r})"
 
 
 def one_off_asked(
