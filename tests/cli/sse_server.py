@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,6 +54,11 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256  # socketserver's five are fewer than come at once
     daemon_threads = True
     keys: list[str | None]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that is gone is no error: a load that ends looks no longer at metrics."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 @contextmanager

@@ -268,8 +268,8 @@ def load_notes(record: RunRecord) -> list[str]:
     """What the reader should know of how far the figures carry."""
     doubt = counter_doubt(record.measurements)
     notes = [doubt] if doubt else []
-    share = record.measurements.get("prefill_time_share")
-    if share is not None and OVERLAP in share.method:
+    split = record.measurements.get("prefill_time_share")
+    if split is not None and OVERLAP in split.method:
         notes.append(f"the split between input and output tokens is {OVERLAP}")
     offered, done = (value_of(record, f"{what}_requests_per_s") for what in ("offered", "completed"))
     load = record.header.recipe.get("load")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 from trueup.schema import InputError, TrueupError
 
+from .fetch import Document, NoDocumentError, fetch
+
 if TYPE_CHECKING:
     import httpx
 
 WITHIN_S = 10.0
+MOST_BYTES = 16 << 20  # of the list of models
 MOST_NAME = 1000  # characters of a model's
 _LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
@@ -66,20 +70,17 @@ async def served_model(
 ) -> ServedModel:
     """The model asked for, or the first that the server names. TrueupError where no server answers,
     InputError where it does not have the model."""
-    import httpx
-
     url = f"{address.base_url}/models"
     try:
-        response = await http.get(url, headers=headers, timeout=WITHIN_S)
-    except httpx.HTTPError as error:
-        why = str(error) or type(error).__name__
-        raise TrueupError(f"no server answers at {url}: {why}; start it, or look at its address") from None
-    models = _models(response)
+        found = await fetch(http, url, within_s=WITHIN_S, most_bytes=MOST_BYTES, headers=headers)
+    except NoDocumentError as error:
+        raise TrueupError(f"no server answers at {url}: {error}; start it, or look at its address") from None
+    models = _models(found)
     if models is None:
         if asked is not None:  # a server without the list, or with another: take the name on trust
             return ServedModel(asked, None)
         raise TrueupError(
-            f"{url} answered HTTP {response.status_code} and no list of models; is this an OpenAI-compatible "
+            f"{url} answered HTTP {found.status} and no list of models; is this an OpenAI-compatible "
             "server? Name the model by --model to go on without the list"
         )
     names = [str(one["id"]) for one in models]
@@ -91,11 +92,11 @@ async def served_model(
     return ServedModel(str(chosen["id"]), _context(chosen))
 
 
-def _models(response: httpx.Response) -> list[dict[str, Any]] | None:
-    if response.status_code != 200:
+def _models(found: Document) -> list[dict[str, Any]] | None:
+    if found.status != 200:
         return None
     try:
-        listed = response.json()["data"]
+        listed = json.loads(found.body)["data"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     if not isinstance(listed, list):

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trueup.schema import MissingExtraError
 
+from .fetch import NoDocumentError, fetch
+
 if TYPE_CHECKING:
     import httpx
 
@@ -84,18 +86,14 @@ def read_metrics(text: str) -> Snapshot:
 
 async def scrape(http: httpx.AsyncClient, url: str) -> Snapshot | str:
     """The server's metrics now, or why there are none."""
-    import httpx
-
     try:
-        response = await http.get(url, timeout=WITHIN_S)
-    except httpx.HTTPError as error:
-        return f"{url} did not answer: {str(error) or type(error).__name__}"
-    if response.status_code != 200:
-        return f"{url} answered HTTP {response.status_code}"
-    if len(response.content) > MOST_BYTES:
-        return f"{url} answered more than {MOST_BYTES} bytes"
+        found = await fetch(http, url, within_s=WITHIN_S, most_bytes=MOST_BYTES)
+    except NoDocumentError as error:
+        return f"{url} did not answer: {error}"
+    if found.status != 200:
+        return f"{url} answered HTTP {found.status}"
     try:
-        return read_metrics(response.text)
+        return read_metrics(found.body.decode("utf-8", "replace"))
     except ValueError as error:
         return f"{url} is not in Prometheus's format: {error}"
 
