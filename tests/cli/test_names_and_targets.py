@@ -52,6 +52,35 @@ def test_a_file_that_is_there_is_replaced_only_by_force(
         assert out.read_bytes() != b"mine"
 
 
+MEASURED = Path(__file__).parents[2] / "docs" / "measured" / "demo-cpu-2-cores"
+
+
+def test_a_folder_that_compare_takes_can_be_imported(main: Main) -> None:
+    documents = json.loads(main("runs", "import", MEASURED, "--json").out)
+    assert len(documents) == len([*MEASURED.glob("*.zip")]) > 1
+    assert not any(one["already_here"] for one in documents)
+    assert main("runs", "import", MEASURED).err.count("is already here, identical") == len(documents)
+
+
+def test_a_folder_is_imported_but_for_what_is_no_bundle(main: Main, tmp_path: Path) -> None:
+    shutil.copy(MEASURED / "0.zip", tmp_path)
+    (tmp_path / "other.zip").write_bytes(b"no zip")
+    done = main("runs", "import", tmp_path)
+    assert done.code == 2
+    assert "imported" in done.err
+    assert "other.zip" in done.err
+    assert len(json.loads(main("runs", "list", "--json").out)) == 1
+
+
+def test_a_folder_without_a_bundle_is_refused_with_the_way(
+    main: Main, finished: Path, tmp_path: Path
+) -> None:
+    (folder,) = (finished / "runs").iterdir()
+    refused(main("runs", "import", folder), 2, "is a run folder, not a bundle", "trueup runs export")
+    (tmp_path / "empty").mkdir()
+    refused(main("runs", "import", tmp_path / "empty"), 2, "holds no bundle (*.zip)")
+
+
 def test_a_model_that_does_not_exist_leaves_no_run(
     main: Main, built: Path, recipe_file: Path, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from report_samples import PRICE, make_record, make_sample_bill
@@ -15,6 +16,7 @@ from rich.console import Console, RenderableType
 
 from trueup.report import terminal
 from trueup.report.dataset_text import prepare_text
+from trueup.report.runs_table import runs_table
 from trueup.schema import unavailable
 
 HOSTILE = "[red]x[/red] \x1b[31mred\x1b[0m\a\u202e [/nope]"
@@ -97,7 +99,7 @@ def test_text_from_data_is_shown_as_it_is() -> None:
     for text in (
         shown(terminal.bill_text(make_sample_bill(record, notes=[HOSTILE]), record), width=400),
         shown(terminal.run_text(record), width=400),
-        shown(terminal.runs_table([summary(name=HOSTILE, model=HOSTILE)]), width=400),
+        shown(runs_table([summary(name=HOSTILE, model=HOSTILE)]), width=400),
         shown(prepare_text(prepared(source=HOSTILE, dropped={HOSTILE: 3})), width=400),
     ):
         assert "[red]x[/red]" in text
@@ -121,15 +123,32 @@ def test_run_with_many_events_says_how_many_are_not_shown() -> None:
 
 
 def test_runs_table_shows_unknown_as_unknown() -> None:
-    text = shown(
-        terminal.runs_table([summary(), summary(id="b2", useful_tokens=None, wall_s=None)]), width=160
-    )
+    text = shown(runs_table([summary(), summary(id="b2", useful_tokens=None, wall_s=None)]), width=160)
     first, second = text.splitlines()[1:3]
     assert "19,756" in first
     assert "$0.2138" in first
     assert "19,756" not in second
     assert "–" in second
-    assert "trueup train" in shown(terminal.runs_table([]))
+    assert "trueup train" in shown(runs_table([]))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 110, 120, 160, 200])
+def test_a_run_has_one_line_whatever_the_width(width: int) -> None:
+    rows = [summary(name="demo-cpu-2-cores-with-a-long-name"), summary(id="b2", name="b")]
+    lines = shown(runs_table(rows), width=width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert [line.split()[0] for line in lines[1:3]] == [rows[0].id, rows[1].id]
+    assert len(lines) == 3 + ("left out for width" in lines[-1])
+
+
+def test_a_narrow_list_keeps_run_name_state_and_cost_and_says_what_it_leaves_out() -> None:
+    header, row, last = shown(runs_table([summary()]), width=80).splitlines()
+    for column in ("run", "name", "state", "$ per million"):
+        assert column in header
+    assert "$0.2138" in row
+    assert "device" not in header
+    assert "left out for width" in last
+    assert "device" in last
 
 
 def test_prepare_shows_counts_and_lengths() -> None:

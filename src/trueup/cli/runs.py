@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from trueup.home import find_home
 from trueup.schema import InputError
+from trueup.schema.counting import counted
 
 from .garbage import uncollected
 from .output import JSON_OPTION, print_json, print_json_list, print_rich, say
@@ -50,7 +51,7 @@ def list_runs(
     elif not summaries:
         say("no runs yet; `trueup train recipes/demo.yaml` makes one")
     else:
-        from trueup.report.terminal import runs_table
+        from trueup.report.runs_table import runs_table
 
         print_rich(runs_table(summaries))
         if more:
@@ -96,11 +97,11 @@ def export_run(
     if as_json:
         print_json(document)
     else:
-        rows = "" if form == "zip" else f": {document['rows']} rows, {document['what']}"
+        rows = "" if form == "zip" else f": {counted(document['rows'], 'row')}, {document['what']}"
         say(f"wrote {document['path']}{rows}")
 
 
-def _export_zip(refs: list[str], out: Path | None, what: str | None, *, force: bool) -> dict[str, object]:
+def _export_zip(refs: list[str], out: Path | None, what: str | None, *, force: bool) -> dict[str, Any]:
     from trueup.store import bundle
 
     if what is not None:
@@ -117,7 +118,7 @@ def _export_zip(refs: list[str], out: Path | None, what: str | None, *, force: b
 
 def _export_table(
     refs: list[str] | None, out: Path | None, what: What | None, form: TableFormat, *, force: bool
-) -> dict[str, object]:
+) -> dict[str, Any]:
     from trueup.store import table_export
 
     what = what or "measurements"
@@ -143,18 +144,31 @@ def _require_new(path: Path, *, force: bool) -> None:
 
 @app.command("import")
 def import_run(
-    path: Path = typer.Argument(help="A zip that `trueup runs export` wrote.", metavar="FILE"),
+    path: Path = typer.Argument(
+        help="A zip that `trueup runs export` wrote, or a folder of them.", metavar="FILE"
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Check a run from another machine and add it to this home."""
+    """Check a run from another machine and add it to this home; of a folder, the run of every zip in it."""
     from trueup.store import bundle
 
     home = find_home().for_writing()
-    imported = bundle.import_run(home.path, path)
+    done, problems = [], []
+    for file in bundle.bundles_in(path) if path.is_dir() else [path]:
+        try:
+            done.append(bundle.import_run(home.path, file))
+        except InputError as error:
+            problems.append(str(error))
+    if not done:
+        raise InputError("\n".join(problems))
     if as_json:
-        print_json({"run": imported.run_id, "already_here": imported.already_here})
+        documents = [{"run": one.run_id, "already_here": one.already_here} for one in done]
+        print_json(documents if path.is_dir() else documents[0])
     else:
-        say(f"run {imported.run_id} {'is already here, identical' if imported.already_here else 'imported'}")
+        for one in done:
+            say(f"run {one.run_id} {'is already here, identical' if one.already_here else 'imported'}")
+    if problems:
+        raise InputError("\n".join(problems))
 
 
 def run_document(record: RunRecord) -> dict[str, object]:

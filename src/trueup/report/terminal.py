@@ -7,7 +7,7 @@ terminal, rich leaves colours out and the layout stays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -18,7 +18,6 @@ from . import headline
 from .wording import (
     KIND_ORDER,
     clean,
-    date,
     dollar_decimals,
     dollars,
     duration,
@@ -33,7 +32,7 @@ from .wording import (
 if TYPE_CHECKING:
     from trueup.schema import Event, Measurement, RunHeader, RunRecord
 
-    from .views import BillView, BudgetView, LineView, PriceView, SummaryView
+    from .views import BillView, BudgetView, LineView, PriceView
 
 BAR_CELLS = 20
 USEFUL_LINES = ("useful_compute", "compute", "answering")
@@ -75,43 +74,6 @@ def why_it_ended(record: RunRecord | None) -> list[Text]:
     if record is None or record.header.state == "finished" or not record.header.reason:
         return []
     return [Text(clean(record.header.reason), style=_STATE_STYLES.get(record.header.state, ""))]
-
-
-def runs_table(summaries: Iterable[SummaryView]) -> RenderableType:
-    """The list of runs, in the order given."""
-    rows = list(summaries)
-    if not rows:
-        return Text("no runs yet: trueup train RECIPE makes one")
-    table = _table(
-        "run", "name", "state", "started, UTC", "took", "model", "device", "tokens", "$ per million"
-    )
-    for column in (0, 2, 3, 4):
-        table.columns[column].no_wrap = True
-    table.columns[0].min_width = 8
-    for column in (4, 7, 8):
-        table.columns[column].justify = "right"
-    for row in rows:
-        tokens, cost = _tokens_and_cost(row)
-        table.add_row(
-            Text(clean(row.id), style="bold"),
-            Text(clean(row.name)),
-            _state(row.state),
-            Text(date(row.started_at).removesuffix(" UTC")),
-            Text(duration(row.wall_s) if row.wall_s is not None else "–"),
-            Text(clean(row.model or "–")),
-            Text(clean(row.device or "–")),
-            Text(tokens),
-            Text(cost),
-        )
-    return table
-
-
-def _tokens_and_cost(row: SummaryView) -> tuple[str, str]:
-    """Useful tokens of a training run, output tokens of a load; a dash for what is not known."""
-    tokens, usd, what = row.useful_tokens, row.usd_per_million_useful_tokens, "useful"
-    if tokens is None and row.output_tokens is not None:
-        tokens, usd, what = row.output_tokens, row.usd_per_million_output_tokens, "output"
-    return f"{number(tokens)} {what}" if tokens is not None else "–", dollars(usd) if usd is not None else "–"
 
 
 def run_text(record: RunRecord) -> RenderableType:
@@ -181,7 +143,7 @@ def run_title(record: RunRecord) -> RenderableType:
         (clean(header.name), "bold"),
         f" · {clean(header.id)} · {headline.model_text(header)} · {headline.device_text(header)}",
     )
-    right = Text.assemble(_state(header.state), f" · {steps} · {headline.wall_text(header)}")
+    right = Text.assemble(state_text(header.state), f" · {steps} · {headline.wall_text(header)}")
     return _TwoEnds(left, right)
 
 
@@ -282,7 +244,8 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _state(state: str) -> Text:
+def state_text(state: str) -> Text:
+    """A run's state in its colour."""
     return Text(clean(state), style=_STATE_STYLES.get(state, ""))
 
 

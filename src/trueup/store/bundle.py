@@ -51,8 +51,24 @@ def bundled(text: str) -> list[RunRecord] | None:
     """The run of a bundle, or of every bundle in a folder; nothing is imported. None where the text names
     neither."""
     path = Path(text)
-    files = [path] if path.suffix == ".zip" else sorted(path.glob("*.zip")) if path.is_dir() else []
+    files = [path] if path.suffix == ".zip" else _zips_in(path) if path.is_dir() else []
     return [unpack(read_entries(file)).record for file in files] or None
+
+
+def bundles_in(folder: Path) -> list[Path]:
+    """The bundles of a folder, by name. InputError where it has none, with the way for a run folder."""
+    if files := _zips_in(folder):
+        return files
+    if (folder / HEADER_FILE).exists():
+        raise InputError(
+            f"{folder} is a run folder, not a bundle: copy it into runs/ of TRUEUP_HOME, or write a bundle "
+            "with `trueup runs export` where it was made"
+        )
+    raise InputError(f"{folder} holds no bundle (*.zip) that `trueup runs export` wrote")
+
+
+def _zips_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.zip"))
 
 
 def export_run(home: Path, run_id: str, out: Path) -> Path:
