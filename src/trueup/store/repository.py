@@ -36,7 +36,7 @@ from .references import began_at, one_meant
 from .rows import SERIES, insert, measurement_of, record_of, rows_of, run_row
 from .run_folder import read_run_folder
 from .selection import Held, selected
-from .signatures import has_no_run_yet, run_folders, signature_of
+from .signatures import has_no_run_yet, is_as_read, run_folders, signature_of
 
 RUNS_FOLDER = "runs"
 IMPORTED_FILE = "imported.json"  # in a run folder: it came from another machine, and when
@@ -146,8 +146,7 @@ class Store:
         problems = []
         runs = self.home / RUNS_FOLDER
         for name in run_folders(runs):
-            signature, state = known.get(name, (None, None))
-            if state not in (None, "running") and signature == signature_of(f"{runs}/{name}"):
+            if name in known and is_as_read(f"{runs}/{name}", *known[name]):
                 continue
             folder = runs / name
             if has_no_run_yet(folder):
@@ -193,11 +192,13 @@ class Store:
             ids = ids[::-1][:newest]
             these, given = one_of("id", ids)
             found = connection.execute(f"SELECT {', '.join(shown)} FROM runs WHERE {these}", given)
-            rows = {row["id"]: dict(row) for row in found}
+            rows = {row["id"]: row for row in found}
             figures = figures_of(connection, ids, _LISTED)
+        columns = (*shown, *figures)
+        values = zip(*(map(of_runs.get, ids) for of_runs in figures.values()), strict=True)
         return [
-            RunSummary(**rows[run_id], **{name: of_runs.get(run_id) for name, of_runs in figures.items()})
-            for run_id in ids
+            RunSummary.model_validate(dict(zip(columns, (*rows[run_id], *some), strict=True)))
+            for run_id, some in zip(ids, values, strict=True)
         ]
 
     def meant_by(self, text: str) -> list[str]:

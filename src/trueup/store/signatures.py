@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from trueup.schema import StorageError
@@ -17,8 +18,10 @@ from trueup.schema.run import (
     STEPS_FILE,
 )
 
-# A change to any of these, or to its size, means that the folder is to be read again.
+# A change to any of these, or to its size, means that the folder is to be read again. The heartbeat is the
+# last of them: it says nothing where run.json says how the run ended.
 _SIGNED = (HEADER_FILE, MEASUREMENTS_FILE, SEGMENTS_FILE, STEPS_FILE, EVENTS_FILE, HEARTBEAT_FILE)
+_ENDED = ("finished", "failed", "stopped")  # by the run itself; "interrupted" may be what its heartbeat told
 
 
 def run_folders(runs: Path) -> list[str]:
@@ -32,10 +35,18 @@ def run_folders(runs: Path) -> list[str]:
         raise StorageError(f"{runs} cannot be read: {error.strerror}") from None
 
 
-def signature_of(folder: str) -> str:
+def is_as_read(folder: str, signature: str, state: str) -> bool:
+    """Whether a folder is as it was when it had this signature and held a run in this state. One that runs is
+    never taken to be."""
+    if state in _ENDED:
+        return signature.startswith(signature_of(folder, _SIGNED[:-1]) + " ")
+    return state != "running" and signature == signature_of(folder)
+
+
+def signature_of(folder: str, files: Sequence[str] = _SIGNED) -> str:
     """Sizes and times of the files that a run writes to; cheap, so that thousands of folders are."""
     parts = []
-    for name in _SIGNED:
+    for name in files:
         try:
             found = os.stat(f"{folder}/{name}")
             parts.append(f"{found.st_size}.{found.st_mtime_ns}")
