@@ -82,9 +82,9 @@ def spent_s() -> float:
 def trueup(home: Path, *arguments: str) -> str:
     """The command's stdout; ends the benchmark where it fails."""
     command = [sys.executable, "-m", "trueup", *arguments]
-    done = subprocess.run(
-        command, env={**os.environ, "TRUEUP_HOME": str(home)}, capture_output=True, text=True, check=False
-    )
+    environment = {**os.environ, "TRUEUP_HOME": str(home)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its bytecode
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stderr}")
     return done.stdout
