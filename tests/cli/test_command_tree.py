@@ -19,7 +19,7 @@ def test_every_command_is_in_the_tree_in_order() -> None:
     tree = command_tree()
     commands = [command.name for command in tree.registered_commands]
     groups = [group.name for group in tree.registered_groups]
-    assert sorted([*commands, *groups], key=COMMANDS.index) == list(COMMANDS)  # type: ignore[type-var]
+    assert sorted([*commands, *groups], key=COMMANDS.index) == list(COMMANDS)
     assert get_command(tree).get_short_help_str() != ""
 
 

@@ -17,9 +17,12 @@ def read_again(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the run folders that were read."""
     read: list[str] = []
     ingest = Store.ingest
-    monkeypatch.setattr(
-        Store, "ingest", lambda self, folder: read.append(folder.name) or ingest(self, folder)
-    )
+
+    def noted(self: Store, folder: Path) -> str:
+        read.append(folder.name)
+        return ingest(self, folder)
+
+    monkeypatch.setattr(Store, "ingest", noted)
     return read
 
 
