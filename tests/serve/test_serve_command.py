@@ -12,15 +12,19 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import openai
 import pytest
 
 from in_process import Done, call, refused
-from trueup.cli.serve import _address
+from trueup.cli.serve import _address, _warm_up
 from trueup.cli.serve_plan import _way
 from trueup.schema.quantization import FACTS_FILE
+from trueup.serve.opening import Opening
+from trueup.serve.plan import plan_serving
 from trueup.serve.server import listen
 
 SMALL = ("--context", "64", "--concurrency", "2", "--prefill-chunk", "32", "--device", "cpu")
@@ -62,6 +66,17 @@ def test_what_cannot_fit_is_refused_with_what_would(main: Main) -> None:
 )
 def test_what_only_a_quantised_folder_can_have_is_suggested_as_one(scheme: str, folder: bool) -> None:
     assert ("trueup quantize" in _way(f"{scheme} weights and bf16 keys and values")) == folder
+
+
+def test_a_device_that_compiles_warms_every_shape_and_another_the_largest_and_both_say_so() -> None:
+    plan = plan_serving(max_context=4096, blocks=2049, concurrency=8)
+    opening = Opening(Path(), "fp32", "fp32", plan, frozenset())
+    compiles: Any = SimpleNamespace(static_shapes_only=True)
+    eager: Any = SimpleNamespace(static_shapes_only=False)
+    assert opening.to_warm(compiles) == plan.shapes()
+    assert opening.to_warm(eager) == plan.largest_shapes()
+    assert _warm_up(6, 85).startswith("warm-up: 6 of the plan's 85 shapes; nothing is compiled here")
+    assert _warm_up(85, 85).startswith("warm-up: all 85 shapes")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from api_server import series
 
-ENDS_S = 120
+ENDS_S = 600
 SMALL = ("--context", "64", "--concurrency", "2", "--prefill-chunk", "32", "--device", "cpu", "--port", "0")
 HUNG = "import threading, trueup.serve.engine as e; e.Engine.{} = lambda *a, **b: threading.Event().wait()"
 IMPATIENT = "import trueup.serve.server as s; s.PATIENCE_S = 0.1"
