@@ -47,8 +47,8 @@ def test_a_whole_answer_has_its_times_its_tokens_and_no_error() -> None:
     found = result_of(Script(WHOLE))
     assert found == RequestResult(
         index=0, due_s=0.0, sent_s=2.0, first_s=3.0, last_s=3.5, done_s=3.75, asked_prompt_tokens=7,
-        asked_output_tokens=2, prompt_tokens=7, output_tokens=2, chunks=2, gaps_s=(0.5,), finish="stop",
-        status=200,
+        asked_output_tokens=2, prompt_tokens=7, output_tokens=2, chunks=2, text_bytes=4, gaps_s=(0.5,),
+        finish="stop", status=200,
     )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def test_a_chunk_with_a_role_and_no_text_is_no_token() -> None:
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "tool_calls", "refusal"])
 def test_text_under_other_keys_is_text(key: str) -> None:
     found = result_of(Script([(1.0, chat_chunk({key: "so"})), (0.0, DONE)]), chat=True)
-    assert (found.first_s, found.error) == (3.0, None)
+    assert (found.first_s, found.error, found.text_bytes) == (3.0, None, len("so"))
 
 
 def test_the_last_usage_counts_where_every_chunk_has_one() -> None:

@@ -8,7 +8,9 @@ import pytest
 from made_loads import loaded, settings, value
 from scripted_server import DONE, OVERHEAD, Script, ScriptedServer, text_chunk, usage_chunk, words_in
 
+from trueup.analysis.load_bill import make_load_bill
 from trueup.analysis.load_limits import Limits
+from trueup.analysis.load_names import UNSEEN
 
 
 def stream(gaps_s: list[float], *, tokens: int | None = None) -> Any:
@@ -58,7 +60,7 @@ def test_more_chunks_than_tokens_are_not_called_tokens() -> None:
 
 def test_a_first_chunk_of_several_tokens_makes_tpot_too_short_and_that_is_said() -> None:
     record = loaded(ScriptedServer(stream([1.0, 0.8])), settings(output_tokens=8)).record
-    assert "those of the first chunk cost no time here" in record.measurements["tpot_p50_s"].method
+    assert "those of the first chunk cost no time" in record.measurements["tpot_p50_s"].method
 
 
 def test_tpot_of_some_answers_says_which_it_leaves_out() -> None:
@@ -69,6 +71,19 @@ def test_tpot_of_some_answers_says_which_it_leaves_out() -> None:
     tpot = loaded(ScriptedServer(every_other), settings()).record.measurements["tpot_p50_s"]
     assert tpot.n == 5
     assert "without 5 of 10 answers, whose tokens all came at once" in tpot.method
+
+
+def test_more_tokens_than_the_text_has_bytes_are_said_to_be_unseen() -> None:
+    """Sixty tokens for the four bytes of a word: nothing of the count can be told wrong, but that."""
+    record = loaded(ScriptedServer(stream([1.0])), settings(output_tokens=60)).record
+    assert value(record, "output_tokens") == 600
+    assert UNSEEN in record.measurements["output_tokens"].method
+    assert any(note.startswith(UNSEEN) for note in make_load_bill(record).notes)
+
+
+def test_as_many_tokens_as_bytes_can_be_and_one_more_for_the_end() -> None:
+    record = loaded(ScriptedServer(stream([1.0])), settings(output_tokens=5)).record
+    assert UNSEEN not in record.measurements["output_tokens"].method
 
 
 def test_one_token_a_chunk_is_by_the_servers_count_alone() -> None:

@@ -19,7 +19,7 @@ from trueup.schema import Frozen, InputError, Kind, Measurement, Price, RunRecor
 
 from .bill import BillLine, checked_price, known_kinds, price_kind, require_times, stale_price
 from .bill_lines import reason_of, value_of
-from .load_names import load_figure, load_missing
+from .load_names import UNSEEN, load_figure, load_missing
 from .load_server import OVERLAP, counter_doubt
 from .outcomes import wall_seconds
 
@@ -268,6 +268,9 @@ def load_notes(record: RunRecord) -> list[str]:
     """What the reader should know of how far the figures carry."""
     doubt = counter_doubt(record.measurements)
     notes = [doubt] if doubt else []
+    output = record.measurements.get("output_tokens")
+    if output is not None and UNSEEN in output.method:
+        notes.append(f"{UNSEEN}; figures over output tokens may be too good")
     split = record.measurements.get("prefill_time_share")
     if split is not None and OVERLAP in split.method:
         notes.append(f"the split between input and output tokens is {OVERLAP}")

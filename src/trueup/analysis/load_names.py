@@ -27,6 +27,8 @@ STATISTICS = {
     "mean_s": "mean",
 }
 
+UNSEEN = "more tokens are counted than the text has bytes: tokens that are not shown, or a count too high"
+
 LOAD_NAMES: dict[str, NameFacts] = {
     # what was asked and answered
     "load_s": NameFacts("s", "process", "measured stretch: from the first request due to the last answer"),

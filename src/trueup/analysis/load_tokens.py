@@ -10,7 +10,7 @@ from math import fsum
 from trueup.schema import Measurement, RequestResult
 
 from .load_latency import tokens_per_chunk
-from .load_names import load_figure, load_missing
+from .load_names import UNSEEN, load_figure, load_missing
 from .load_rates import Stretch, rate
 
 Found = dict[str, Measurement]
@@ -84,8 +84,9 @@ def _of_output(
     total, n = fsum(tokens for _, tokens in outputs), len(whole)
     short = sum((one.output_tokens or 0) < (one.asked_output_tokens or 0) for one in whole)
     per_chunk = "output tokens over chunks with text"
+    counted = f"{_COUNTED}; {UNSEEN}" if _more_than_text(whole) else _COUNTED
     return {
-        "output_tokens": load_figure("output_tokens", total, "measured", _COUNTED, n=n),
+        "output_tokens": load_figure("output_tokens", total, "measured", counted, n=n),
         "output_tokens_per_s": rate("output_tokens_per_s", outputs, stretch, "output tokens", n=n),
         "tokens_per_chunk": load_figure(
             "tokens_per_chunk", tokens_per_chunk(whole) or 0.0, "measured", per_chunk
@@ -94,6 +95,12 @@ def _of_output(
             "cut_short_count", short, "measured", "usage below max_tokens, counted"
         ),
     }
+
+
+def _more_than_text(whole: Sequence[RequestResult]) -> bool:
+    """No token that is shown has less than a byte, and each answer may have an end that is not."""
+    told = [one for one in whole if one.text_bytes is not None]
+    return sum(one.output_tokens or 0 for one in told) > sum(1 + (one.text_bytes or 0) for one in told)
 
 
 def _spread(one: RequestResult) -> list[tuple[float, float]]:

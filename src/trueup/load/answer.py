@@ -15,7 +15,7 @@ from trueup.schema import RequestError
 from .usage import Told, read_usage
 
 DONE = b"[DONE]"
-_TEXTS = ("content", "reasoning_content", "reasoning")
+_TEXTS = ("content", "reasoning_content", "reasoning", "tool_calls", "refusal")
 MOST_REASON = 300  # characters
 MOST_CHUNKS = 1_000_000  # of one answer: a stream of more does not end
 
@@ -36,6 +36,7 @@ class Answer:
         self.last_s: float | None = None
         self.gaps_s: list[float] = []
         self.chunks = 0
+        self.text_bytes = 0
         self.usage: Told | None = None
         self.finish: str | None = None
         self.ended = False
@@ -72,7 +73,8 @@ class Answer:
         finish = choice.get("finish_reason")
         if isinstance(finish, str):
             self.finish = reason_of(finish)
-        if not _has_text(choice):
+        texts = _texts_of(choice)
+        if not texts:
             return
         if self.last_s is None:
             self.first_s = at_s
@@ -80,6 +82,7 @@ class Answer:
             self.gaps_s.append(at_s - self.last_s)
         self.last_s = at_s
         self.chunks += 1
+        self.text_bytes += sum(len(text.encode("utf-8", "replace")) for text in texts)
         if self.chunks > MOST_CHUNKS:
             raise BrokenAnswerError("malformed", f"an answer of more than {MOST_CHUNKS:,} chunks")
 
@@ -92,11 +95,11 @@ def reason_of(body: Any) -> str:
     return words.encode("utf-8", "replace").decode()  # JSON can hold half a character, which no file can
 
 
-def _has_text(choice: dict[str, Any]) -> bool:
+def _texts_of(choice: dict[str, Any]) -> list[str]:
+    """Those that are not empty; of what is no text, as calls of tools are, what is written of it."""
     delta = choice.get("delta")
-    if isinstance(delta, dict):
-        return any(delta.get(key) for key in (*_TEXTS, "tool_calls", "refusal"))
-    return bool(choice.get("text"))
+    held = [delta.get(key) for key in _TEXTS] if isinstance(delta, dict) else [choice.get("text")]
+    return [str(one) for one in held if one]
 
 
 def _object(data: bytes) -> dict[str, Any]:

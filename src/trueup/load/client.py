@@ -211,6 +211,7 @@ def _result(
         cached_tokens=counts.cached,
         output_tokens=counts.output,
         chunks=answer.chunks,
+        text_bytes=answer.text_bytes,
         gaps_s=tuple(round(gap, 7) for gap in answer.gaps_s),
         finish=answer.finish,
         status=status,

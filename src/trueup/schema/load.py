@@ -47,6 +47,7 @@ class RequestResult(Frozen):
     cached_tokens: int | None = None  # of the prompt, answered from the server's prefix cache
     output_tokens: int | None = None
     chunks: int = 0
+    text_bytes: int | None = None  # of the answer's text in UTF-8, however it was encoded on its way
     gaps_s: tuple[float, ...] = ()
     finish: str | None = None
     status: int | None = None  # HTTP
