@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 from collections.abc import Sequence
 from importlib import import_module
 
 import typer
+
+from .garbage import collect_from_now_on
 
 # Each is a module here, in which the command is the function of that name, or a tree of its own, `app`.
 COMMANDS = (
@@ -72,7 +73,7 @@ def _root(
         False, "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    gc.enable()  # off until here: a command may run for days
+    collect_from_now_on()
 
 
 def _let_help_flow(tree: typer.Typer) -> None:
