@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_compare import add_copy, only_run
@@ -65,6 +67,39 @@ def test_a_run_is_not_held_against_itself(main: Main, finished: Path) -> None:
 
 def test_a_name_is_for_a_new_run(main: Main, finished: Path) -> None:
     refused(main("reproduce", "last", "--against", "last", "--name", "x"), 2, "--name is for a new run")
+
+
+def with_header(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    header = json.loads((folder / "run.json").read_text())
+    change(header)
+    (folder / "run.json").write_text(json.dumps(header))
+
+
+def test_a_run_whose_data_have_changed_is_refused_with_both_digests(
+    main: Main, finished: Path, tmp_path: Path
+) -> None:
+    folder = only_run(finished)
+    changed = tmp_path / "changed.jsonl"
+
+    def elsewhere(header: dict[str, Any]) -> None:
+        text = Path(header["recipe"]["data"]["source"]).read_text()
+        changed.write_text(text + '{"prompt": "And now?", "completion": "More."}\n')
+        header["recipe"]["data"]["source"] = str(changed)
+
+    with_header(folder, elsewhere)
+    digest = json.loads((folder / "run.json").read_text())["dataset"]["digest"]
+    said = (f"The data are others: their digest was {digest[:12]}, now it is ", "--allow-difference data")
+    refused(main("reproduce", "last"), 2, *said)
+    assert len([*(finished / "runs").iterdir()]) == 1
+
+
+def test_a_run_whose_base_model_has_changed_is_refused_with_both_digests(main: Main, finished: Path) -> None:
+    folder = only_run(finished)
+    kept = json.loads((folder / "run.json").read_text())["environment"]["base_model"]["digest"]
+    with_header(folder, lambda header: header["environment"]["base_model"].update(digest="0" * 64))
+    said = (f"its digest was {'0' * 12}, now it is {kept[:12]}", "--allow-difference model")
+    refused(main("reproduce", "last"), 2, *said)
+    refused(main("reproduce", "last", "--allow-difference", "modle"), 2, "it is one of data, model")
 
 
 def test_a_run_whose_data_are_gone_fails_in_the_words_of_train(main: Main, finished: Path) -> None:

@@ -5,7 +5,7 @@ from .batches import IGNORED, MicroBatch, TokenCounts, assemble, count_tokens
 from .epoch import Epoch, PlannedBatch
 from .job import JobData, evaluated, job_tokens
 from .planner import Planner
-from .prepare import Prepared, find_prepared, prepare
+from .prepare import Prepared, digest_now, find_prepared, prepare
 from .table import TokenTable
 from .vocabulary import Pad, check_vocabulary, choose_pad
 
@@ -26,6 +26,7 @@ __all__ = [
     "check_vocabulary",
     "choose_pad",
     "count_tokens",
+    "digest_now",
     "evaluated",
     "find_prepared",
     "job_tokens",

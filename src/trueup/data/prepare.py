@@ -159,6 +159,12 @@ def find_prepared(
     return Prepared(folder, manifest, True, (), section.source, ExampleFile(folder))
 
 
+def digest_now(section: DataSection, tokenizer: Tokenizer, *, vocab_size: int | None = None) -> str:
+    """The digest that the data would have if they were prepared now; nothing is prepared. Raises as
+    `prepare` does for a source that cannot be read."""
+    return _digest_of(_inputs(section, open_source(section), ChatTemplate(tokenizer), vocab_size))
+
+
 def _digest_of(inputs: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
 

@@ -148,7 +148,15 @@ class _Running:
             strict_shapes=strict_shapes,
             decided=decided(self.resume, self.recipe) if self.resume else None,
         )
-        self.tell(model=session.model.dims, dataset=session.prepared.facts, **_choices_of(session))
+        from trueup.model.folder import digest_of
+
+        base = {"digest": digest_of(session.model.resolved.folder)}
+        self.tell(
+            model=session.model.dims,
+            dataset=session.prepared.facts,
+            environment={**self.header.environment, "base_model": base},
+            **_choices_of(session),
+        )
 
     def train(self, calibration: Calibration | None, *, trust_cache: bool) -> None:
         """Warm up, foretell and train, under the compile cache."""
