@@ -143,6 +143,10 @@ def test_a_beating_run_is_running(tmp_path: Path) -> None:
     assert spans(read) == {"start": 2.0, "step": 2.0}
 
 
+def test_a_heartbeat_of_before_the_clock_was_set_back_means_interrupted(tmp_path: Path) -> None:
+    assert read_run_folder(running(tmp_path, age_s=60, heartbeat_age_s=-3600)).header.state == "interrupted"
+
+
 def test_a_stale_heartbeat_means_interrupted_and_spans_still_partition(tmp_path: Path) -> None:
     read = read_run_folder(running(tmp_path, age_s=100, heartbeat_age_s=40))
     assert read.header.state == "interrupted"

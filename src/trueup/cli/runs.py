@@ -158,7 +158,7 @@ def import_run(
         try:
             done.append(bundle.import_run(home.path, file))
         except InputError as error:
-            problems.append(str(error))
+            problems.append(f"{file.name}: {error}" if path.is_dir() else str(error))
     if not done:
         raise InputError("\n".join(problems))
     if as_json:

@@ -31,6 +31,7 @@ from trueup.schema.measurement import Frozen
 
 from .liveness import parse_instant
 from .parquet import from_parquet, to_parquet
+from .run_folder import FORMAT as RUN_FORMAT
 from .run_folder import RunParts, first_problem, span_totals
 
 FORMAT = 1
@@ -102,7 +103,8 @@ def unpack(entries: Mapping[str, bytes]) -> RunParts:
         adapter = TypeAdapter(dict[str, Measurement])
         measurements = adapter.validate_json(entries[MEASUREMENTS])
     except ValidationError as error:
-        raise InputError(f"the bundle's JSON is not a run's: {first_problem(error)}") from None
+        problem = f"{first_problem(error)} (trueup {manifest.trueup_version} wrote it)"
+        raise InputError(f"the bundle's JSON is not a run's: {problem}") from None
     segments = from_parquet(Segment, entries["segments.parquet"], "segments.parquet")
     record = RunRecord(
         header=header,
@@ -144,7 +146,8 @@ def _check_directory(infos: list[zipfile.ZipInfo]) -> None:
     expected = {MANIFEST, *CONTENT}
     if unknown := sorted(set(names) - expected - {REQUESTS}):
         raise InputError(
-            f"the bundle has entries that no run bundle has: {', '.join(map(repr, unknown[:5]))}"
+            f"the bundle has entries that no run bundle has: {', '.join(map(repr, unknown[:5]))}; where a "
+            "newer trueup wrote it, update this one"
         )
     if missing := sorted(expected - set(names)):
         raise InputError(f"the bundle lacks {', '.join(missing)}")
@@ -169,7 +172,22 @@ def _read_entry(bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     return raw
 
 
+def _refuse_newer(entries: Mapping[str, bytes]) -> None:
+    """Before what a newer trueup added is taken for damage."""
+    for name, what, reads in ((MANIFEST, "the bundle", FORMAT), (HEADER, "the bundle's run", RUN_FORMAT)):
+        try:
+            fields = json.loads(entries[name])
+        except (ValueError, RecursionError):
+            continue  # said where it is read
+        found = fields.get("format") if isinstance(fields, dict) else None
+        if isinstance(found, int) and found > reads:
+            raise InputError(
+                f"{what} has format {found}; this trueup reads up to {reads}: update trueup to read it"
+            )
+
+
 def _manifest(entries: Mapping[str, bytes]) -> Manifest:
+    _refuse_newer(entries)
     try:
         manifest = Manifest.model_validate_json(entries[MANIFEST])
     except ValidationError as error:
@@ -186,8 +204,8 @@ def _check_header(header: RunHeader, manifest: Manifest) -> None:
         raise InputError(f"the bundle's run id is not valid: {header.id[:80]!r}")
     if any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in header.name):
         raise InputError(f"the run's name has control characters: {header.name[:80]!r}")
-    if header.format != 1:
-        raise InputError(f"the bundle's run has format {header.format}; this trueup reads 1")
+    if header.format != RUN_FORMAT:
+        raise InputError(f"the bundle's run has format {header.format}; this trueup reads {RUN_FORMAT}")
     if header.state == "running" or header.wall_s is None:
         raise InputError("the bundle's run has not ended; only ended runs travel")
     if parse_instant(header.started_at) is None:
