@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from trueup.schema import InputError, Measurement, unavailable
+from trueup.schema.counting import counted
 
 from .comparable import ComparedRun, Group
 from .compare_metric import COST, ENERGY, RATE, TIME, Metric
@@ -116,7 +117,7 @@ def group_figure(metric: Metric, runs: Sequence[ComparedRun]) -> Measurement:
         return given[0]
     values = [value for _, value in held]
     if set(values) == {0.0}:
-        method = f"0 in each of {len(held)} runs"
+        method = f"0 in each of {counted(len(held), 'run')}"
         return Measurement(value=0.0, unit=unit, kind=weakest({one.kind for one in given}), method=method)
     if not all(0 < value < math.inf for value in values):
         return unavailable(unit, "a run has 0 or less of it, and of that there is no ratio", n=len(held))
@@ -152,4 +153,4 @@ def _why_none(metric: Metric, runs: Sequence[ComparedRun]) -> str:
     if not reasons:
         return "no run recorded it"
     reason, count = reasons.most_common(1)[0]
-    return reason if count == len(runs) else f"{reason} ({count} of {len(runs)} runs)"
+    return reason if count == len(runs) else f"{reason} ({count} of {counted(len(runs), 'run')})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trueup.schema import Frozen, InputError, Measurement, PricingTerms, RunHeader, unavailable
+from trueup.schema.counting import counted
 
 from .bill import Bill, OneOff, all_in_cost, started_at
 from .price_models import cost_of, terms_from_price
@@ -102,7 +103,7 @@ def _together(rows: Sequence[ModelBill], useful_tokens: float) -> ModelBill:
         per_hour=rows[0].per_hour if len(rates) == 1 else several,
         total=total,
         usd_per_million_useful_tokens=all_in_cost(
-            total, useful_tokens, f"all {len(rows)} runs, under {label}"
+            total, useful_tokens, f"{counted(len(rows), 'run')} together, under {label}"
         ),
         notes=tuple(dict.fromkeys(note for row in rows for note in row.notes)),
     )

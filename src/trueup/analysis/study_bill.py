@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from math import fsum
 
 from trueup.schema import Frozen, InputError, Measurement, Price, RunState, unavailable
+from trueup.schema.counting import counted
 
 from .bill import Bill, BillLine, all_in_cost
 from .bill_lines import LINE_NAMES
@@ -59,7 +60,7 @@ def make_study_bill(bills: Sequence[Bill], *, budget: Budget | None = None) -> S
     _require_each_once(bills)
     total = summed([bill.total for bill in bills], "USD", "runs")
     useful_tokens = fsum(bill.useful_tokens for bill in bills)
-    all_in = all_in_cost(total, useful_tokens, f"all {len(bills)} runs together")
+    all_in = all_in_cost(total, useful_tokens, f"{counted(len(bills), 'run')} together")
     unfinished = [bill for bill in bills if bill.state in UNFINISHED]
     return StudyBill(
         runs=tuple(_run(bill) for bill in bills),

@@ -7,6 +7,7 @@ from math import fsum
 from typing import Any
 
 from trueup.schema import Measurement, RunRecord, Step
+from trueup.schema.counting import counted
 
 from . import statistics
 from .names import P99_NEEDS, figure, missing
@@ -123,7 +124,9 @@ def _percentiles(times: Sequence[float]) -> Found:
     if n >= P99_NEEDS:
         found["step_p99_s"] = figure("step_p99_s", statistics.percentile(times, 99), "measured", method, n=n)
     else:
-        reason = f"{n} steps; a 99th percentile needs {P99_NEEDS} (the longest took {max(times):.4g} s)"
+        reason = (
+            f"{counted(n, 'step')}; a 99th percentile needs {P99_NEEDS} (the longest took {max(times):.4g} s)"
+        )
         found["step_p99_s"] = missing("step_p99_s", reason, n=n)
     return found
 
@@ -132,7 +135,7 @@ def _jitter(times: Sequence[float]) -> Measurement:
     name = "step_jitter_share"
     if len(times) < 2 or fsum(times) <= 0:
         return missing(
-            name, f"{len(times)} steps without an event of their own; two are needed", n=len(times)
+            name, f"{counted(len(times), 'step')} without an event of its own; two are needed", n=len(times)
         )
     method = "sd over mean of the steps without an event of their own"
     return figure(name, statistics.jitter(times), "derived", method, n=len(times))

@@ -56,6 +56,8 @@ def predict(
     print_rich(predict_text(predictions, about=_about(job, found, full_rows)))
     if fitting is not None:
         print_rich(fit_text(fitting))
+    if found.calibration is None and platform is None:  # last, where it is seen
+        say("this machine is not calibrated, so half of the figures are missing: run `trueup calibrate`")
 
 
 def _predictions(job: Job, platform: Platform) -> list[Prediction]:

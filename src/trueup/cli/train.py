@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from contextlib import nullcontext
@@ -69,6 +70,8 @@ def train(
     loaded = load_recipe(recipe, overrides)
     if enforce:
         _require_red_line(loaded)
+    if os.environ.get("RANK", "0") == "0":  # the first process of torchrun's, or the only one
+        say(f"{name or loaded.recipe.name}: loading PyTorch")  # which takes seconds
     home = find_home().for_writing()
     try:
         found = None if resume is None else find_checkpoint(resume, loaded, home, allow_change)

@@ -9,6 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trueup.schema.counting import counted_as
+
 from .wording import clean, dollar_decimals, dollars, money, number
 
 if TYPE_CHECKING:
@@ -41,8 +43,8 @@ def verdict_text(found: BreakEven) -> str:
             return f"{move} never pays: {why}"
         if found.at_least.value is None:
             return f"{move} does not pay: {why}; {by_means}"
-        best = number(found.at_least.value)
-        return f"{move} does not pay by the means: {why}; not sure: it might after {best} runs at the best"
+        best = counted_as(number(found.at_least.value), "run")
+        return f"{move} does not pay by the means: {why}; not sure: it might after {best} at the best"
     first = f"run {found.whole_runs:,}" if found.whole_runs else "the first run"
     text = f"{move} pays from {first} on: the costs are equal after {number(found.runs.value)}"
     if found.runs.ci is not None:
@@ -88,7 +90,7 @@ def picture(found: BreakEven, prefix: str = "breakeven") -> str:
     canvas.line(lines.runs, lines.move, ACCENT, label=f"move to {_short(found.b)}", name=MOVE)
     if lines.crossing is not None:
         runs, cost = lines.crossing
-        equal = f"equal after {number(runs)} runs"
+        equal = f"equal after {counted_as(number(runs), 'run')}"
         canvas.marks([runs], [cost], INK, size=6, label=equal, name=CROSSING)
     canvas.x.low, canvas.x.high = lines.runs
     canvas.y.low, canvas.y.high = 0.0, max(*lines.stay, *lines.move) * 1.05 or 1.0

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trueup.schema import STRATEGIES
+from trueup.schema.counting import counted
 
 from .terminal import histogram_text
 from .wording import clean, number, share, words
@@ -28,7 +29,7 @@ def prepare_text(report: Mapping[str, Any]) -> RenderableType:
     title = clean(report.get("source") or report["dataset"])
     parts = [
         Text.assemble((title, "bold"), "  found prepared" if report["cache_hit"] else "  prepared"),
-        Text(f"{report['records']:,} records{_pieces(report)}: {splits}"),
+        Text(f"{counted(report['records'], 'record')}{_pieces(report)}: {splits}"),
         Text(f"tokens in an example: {tokens}; {lengths['total']:,} in all"),
         *map(Text, _more_facts(report)),
         *map(Text, _formats(report.get("format") or {})),
@@ -44,14 +45,14 @@ def prepare_text(report: Mapping[str, Any]) -> RenderableType:
 def _pieces(report: Mapping[str, Any]) -> str:
     """That long records were split into several examples, which is what the splits count."""
     examples = report.get("examples", report["records"])
-    return f" in {examples:,} examples" if examples != report["records"] else ""
+    return f" in {counted(examples, 'example')}" if examples != report["records"] else ""
 
 
 def _more_facts(report: Mapping[str, Any]) -> Iterator[str]:
     """A line on each of what a report may have beside its counts."""
     learned, total = report.get("supervised_tokens"), report["tokens"]["total"]
     if learned is not None and total:
-        yield f"learned: {learned:,} tokens, {share(learned / total)} of all"
+        yield f"learned: {counted(learned, 'token')}, {share(learned / total)} of all"
     parts = report.get("tokens_by_part") or {}
     sizes = [
         f"{title} p50 {parts[key]['p50']:,} max {parts[key]['max']:,}"

@@ -9,6 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trueup.schema.counting import counted
+
 from . import headline
 from .terminal import budget_line, waterfall
 from .wording import clean, dollar_decimals, dollars, duration, money, number
@@ -23,7 +25,9 @@ def study_text(study: StudyBill) -> RenderableType:
     all_in = study.usd_per_million_useful_tokens
     states = ", ".join(f"{count} {state}" for state, count in study.states.items())
     count = len(study.runs)
-    parts: list[RenderableType] = [Text.assemble((f"{count} runs together", "bold"), f" · {states}")]
+    parts: list[RenderableType] = [
+        Text.assemble((f"{counted(count, 'run')} together", "bold"), f" · {states}")
+    ]
     if all_in.value is None:
         parts.append(Text(f"no dollars per million useful tokens: {clean(all_in.reason)}"))
     else:

@@ -27,7 +27,7 @@ class StopRule:
         if self.useful_tokens is not None and useful_tokens >= self.useful_tokens:
             return f"train.stop.useful_tokens ({self.useful_tokens}) reached"
         if step >= self.total_steps:
-            return f"all {self.total_steps} steps done"
+            return "the one step done" if self.total_steps == 1 else f"all {self.total_steps} steps done"
         return None
 
 
