@@ -13,6 +13,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any, NamedTuple
 
 from trueup.schema import InputError
@@ -138,7 +139,8 @@ def _values(connection: sqlite3.Connection, key: str) -> list[tuple[str, list[An
     if key in _COLUMNS:
         return [(row[0], [row[1]]) for row in connection.execute(f"SELECT id, {key} FROM runs")]
     query, places = _of_settings(_paths(key))
-    return [(row[0], [json.loads(value) for value in row[1:]]) for row in connection.execute(query, places)]
+    read = cache(json.loads)  # most runs have what others have
+    return [(row[0], [read(value) for value in row[1:]]) for row in connection.execute(query, places)]
 
 
 def _of_settings(paths: Sequence[tuple[str, ...]]) -> tuple[str, list[str]]:
