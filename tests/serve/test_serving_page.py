@@ -10,7 +10,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from trueup.serve.idempotency import KEPT_S, MOST_BYTES, MOST_ENTRIES
 from trueup.serve.limits import ApiLimits
 from trueup.serve.metrics import ServingMetrics
-from trueup.serve.openai_requests import ChatRequest, CompletionRequest
+from trueup.serve.openai_answers import IMPOSSIBLE
+from trueup.serve.openai_requests import (
+    MOST_STOP_CHARACTERS,
+    MOST_STOP_TOKENS,
+    ChatRequest,
+    CompletionRequest,
+)
 from trueup.serve.protocols import EngineStats
 
 ROOT = Path(__file__).parents[2]
@@ -50,5 +56,9 @@ def test_every_field_is_documented_or_ignored() -> None:
 def test_the_bounds_are_those_of_the_code() -> None:
     limits = ApiLimits()
     assert f"did not come within {limits.body_s:g} s, or is larger than {limits.body_bytes >> 20} MiB" in PAGE
+    assert f"head came within {limits.head_s:g} s" in PAGE
+    assert f"leaves its answer unread for {limits.unread_s:g} s" in PAGE
+    assert f"up to {MOST_STOP_CHARACTERS:,} characters; up to {MOST_STOP_TOKENS} token ids" in PAGE
+    assert f"-{-IMPOSSIBLE:g}" in PAGE
     assert KEPT_S == 24 * 3600
     assert f"at most {MOST_ENTRIES:,} of them and\n{MOST_BYTES >> 20} MiB" in PAGE
