@@ -86,19 +86,15 @@ def calibration(**changes: Any) -> Calibration:
     return Calibration(**(fields | changes))
 
 
-def with_first_products(first_s: float, program_bytes: float) -> Calibration:
+def with_first_products(first_s: float, program_bytes: float, **changes: Any) -> Calibration:
     """The same machine, which compiles for a product of each new size."""
-    of = calibration()
-    rates = of.rates["bf16-master"]
-    products = tuple(one.model_copy(update={"first_s": one.seconds + first_s}) for one in rates.products)
-    return calibration(
-        rates={"bf16-master": rates.model_copy(update={"products": products})},
-        measurements=of.measurements
-        | {
-            "program_host_bytes": measured(program_bytes, "bytes"),
-            "ready_program_host_bytes": measured(program_bytes, "bytes"),
-        },
+    rates = calibration().rates["bf16-master"]
+    products = tuple(
+        one.model_copy(update={"first_s": one.seconds + first_s, "program_bytes": program_bytes})
+        for one in rates.products
     )
+    fields = {"products": products, "attention_program_bytes": program_bytes} | changes
+    return calibration(rates={"bf16-master": rates.model_copy(update=fields)})
 
 
 def measured(value: float, unit: str) -> Measurement:

@@ -23,8 +23,10 @@ from trueup.analysis.flops import training_flops
 from trueup.analysis.predict import ring_seconds, usd_per_million
 from trueup.analysis.predict_lines import LINES
 from trueup.analysis.predict_memory import PROGRAMS_KEPT
-from trueup.analysis.predict_terms import sizes_of
+from trueup.analysis.predict_terms import Tuning, head_sizes, sizes_of
 from trueup.schema import Measurement, Prediction, unavailable
+
+FULL = Tuning("full")
 
 
 def value(prediction: Prediction, name: str) -> float:
@@ -224,21 +226,68 @@ def test_of_a_long_plan_each_size_is_compiled_for_once_too() -> None:
     assert extra[0] == pytest.approx(100 * extra[1])
 
 
+def test_a_new_width_takes_what_it_took_in_steps() -> None:
+    """A program that is made on the way costs more than one that is made alone."""
+    steps = [(micro_batch(width=width),) for width in (256, 512) * 5]
+    plain, once, twice = (
+        value(calibrated(job(steps=steps), with_first_products(1e-3, 0, new_width_s=ratio)), "step_s")
+        for ratio in (0.0, 1.0, 2.0)
+    )
+    assert twice - plain == pytest.approx(2 * (once - plain))
+
+
 def test_the_peak_has_a_program_for_each_size() -> None:
-    one = job(steps=[(micro_batch(width=256),)] * 10, ready_programs=50)
-    programs = len(sizes_of(SMOL, LORA, 256)) + 50
+    one = job(steps=[(micro_batch(width=256),)] * 10, ready_attention=50)
+    met = len(sizes_of(SMOL, LORA, 256))
     with_programs = calibrated(one, with_first_products(1e-3, 1e9))  # so large that training is the peak
-    assert f"{programs - 50} x 1e+03 MB + 50 x 1e+03 MB" in with_programs.lines["peak_memory_bytes"].method
+    how = with_programs.lines["peak_memory_bytes"].method
+    assert f"{met} of widths met on the way x 1e+03 MB + 50 of attention x 1e+03 MB" in how
     twice = calibrated(one, with_first_products(1e-3, 2e9))
     assert value(twice, "peak_memory_bytes") - value(with_programs, "peak_memory_bytes") == pytest.approx(
-        programs * 1e9
+        (met + 50) * 1e9
     )
 
 
-def test_no_more_programs_are_kept_than_the_library_keeps() -> None:
-    none, many, more = (
-        value(calibrated(job(ready_programs=n), with_first_products(1e-3, 1e9)), "peak_memory_bytes")
-        for n in (0, 100_000, 200_000)
+def test_the_head_is_made_ready_with_attention() -> None:
+    steps = [(micro_batch(width=256),)] * 10
+    warmed = job(steps=steps, warmed_tokens=frozenset({256}))
+    ready = job(steps=steps, warmed_tokens=frozenset({256}), ready_tokens=256)
+    without, with_head = (
+        value(calibrated(one, with_first_products(1e-3, 1e9)), "peak_memory_bytes") for one in (warmed, ready)
     )
-    assert many == more
-    assert many - none < PROGRAMS_KEPT * 1e9
+    assert with_head - without == pytest.approx(1e9 * len(head_sizes(SMOL, 256)))
+
+
+def test_no_more_programs_of_widths_are_kept_than_the_library_keeps() -> None:
+    wide, wider = (
+        value(
+            calibrated(
+                job(steps=[(micro_batch(width=width),) for width in range(8, last, 8)]),
+                with_first_products(1e-3, 1e9),
+            ),
+            "peak_memory_bytes",
+        )
+        for last in (2000, 4000)
+    )
+    assert wider - wide < 1e9  # larger products, no more of them
+    assert wide < (PROGRAMS_KEPT + 10) * 1e9
+
+
+def test_getting_attention_ready_may_be_the_peak() -> None:
+    one = calibrated(job(ready_places=100_000))
+    assert "getting attention ready" in one.lines["peak_memory_bytes"].method
+    twice = calibrated(job(ready_places=200_000))
+    more = value(twice, "peak_memory_bytes") - value(one, "peak_memory_bytes")
+    assert more == pytest.approx(100_000 * (27 * 9 * 64 + 16 * 2 * 3 * 64 + 10 * 9 * 16))
+
+
+def test_a_large_gradient_of_the_head_is_handed_back_before_a_save() -> None:
+    """Blocks above 32 MiB go back to the system: the copies of a save do not come on top of them."""
+    full = SMOL.model_copy(update={"trainable_parameters": SMOL.parameters, "lora_parameters": 0})
+    peaks = []
+    for vocab in (14_000, 15_000):  # 32.3 MB and 34.6 MB, of either side of 33.6
+        dims = full.model_copy(update={"vocab": vocab})
+        one = replace(job(), dims=dims, tuning=FULL)
+        one = replace(one, memory=replace(one.memory, dims=dims, tuning=FULL))
+        peaks.append(value(calibrated(one), "peak_memory_bytes"))
+    assert peaks[1] < peaks[0]

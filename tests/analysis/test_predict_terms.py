@@ -1,4 +1,4 @@
-"""A step's terms: products interpolated between what was measured, counts that follow from dimensions."""
+"""A step's terms: counts that follow from dimensions."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from run_records import SMOL
 
+from trueup.analysis.predict_products import ProductTable
 from trueup.analysis.predict_terms import (
+    HEAD_ROW_STEP,
+    HEAD_ROWS_AT_ONCE,
+    HEAD_WORDS,
     TERMS,
     MicroBatchWork,
-    ProductTable,
     Tuning,
+    head_sizes,
+    head_weight_sizes,
     sizes_of,
     step_terms,
 )
@@ -53,29 +56,6 @@ def micro_batch(rows: int = 2, width: int = 256, head: int = 100) -> MicroBatchW
     )
 
 
-@pytest.mark.parametrize("size", [(16, 256, 4096), (256, 256, 256), (4096, 4096, 256)])
-def test_a_measured_size_has_its_measured_seconds(size: tuple[int, int, int]) -> None:
-    measured = {(one.m, one.k, one.n): one.seconds for one in TABLE.times}
-    assert TABLE.seconds(size) == pytest.approx(measured[size])
-
-
-def test_the_first_product_of_a_size_takes_what_was_measured_beyond_the_others() -> None:
-    table = ProductTable(
-        tuple(
-            one.model_copy(update={"first_s": one.seconds + 1e-6 * (one.m + one.k + one.n)})
-            for one in TABLE.times
-        )
-    )
-    assert table.first_seconds((16, 256, 4096)) == pytest.approx(1e-6 * (16 + 256 + 4096))
-    between = table.first_seconds((64, 256, 256))
-    assert table.first_seconds((16, 256, 256)) < between < table.first_seconds((256, 256, 256))
-    assert table.first_seconds((9000, 9000, 9000)) > 0  # beyond all that was measured
-
-
-def test_where_first_products_were_not_timed_they_take_nothing_more() -> None:
-    assert TABLE.first_seconds((100, 100, 100)) == 0
-
-
 def test_sizes_follow_from_the_tokens_of_a_micro_batch() -> None:
     one, other = sizes_of(SMOL, LORA, 512), sizes_of(SMOL, LORA, 504)
     assert one
@@ -84,25 +64,11 @@ def test_sizes_follow_from_the_tokens_of_a_micro_batch() -> None:
     assert len(sizes_of(FULL_DIMS, FULL, 512)) <= 3 * len(SMOL.linear_layers)
 
 
-@given(st.tuples(*[st.integers(1, 20000)] * 3), st.integers(0, 2))
-def test_a_larger_product_never_takes_less(size: tuple[int, int, int], side: int) -> None:
-    larger = tuple(one * 2 if at == side else one for at, one in enumerate(size))
-    assert TABLE.seconds((larger[0], larger[1], larger[2])) >= TABLE.seconds(size) * (1 - 1e-9)
-
-
-def test_beyond_the_largest_seconds_grow_with_the_flops() -> None:
-    assert TABLE.seconds((8192, 4096, 4096)) == pytest.approx(2 * TABLE.seconds((4096, 4096, 4096)))
-
-
-def test_a_size_too_large_to_be_measured_goes_by_flops_from_a_smaller_one() -> None:
-    assert TABLE.seconds((4096, 4096, 4096)) == pytest.approx(16 * TABLE.seconds((256, 4096, 4096)), rel=1e-6)
-
-
 def test_two_micro_batches_have_twice_the_terms_of_one_but_one_optimizer_step() -> None:
-    one = step_terms(SMOL, LORA, [micro_batch()], TABLE)
-    two = step_terms(SMOL, LORA, [micro_batch()] * 2, TABLE)
+    one = step_terms(FULL_DIMS, FULL, [micro_batch()], TABLE)
+    two = step_terms(FULL_DIMS, FULL, [micro_batch()] * 2, TABLE)
     once = {"trained", "tensors", "steps"}
-    assert {name for name in one if two[name] == pytest.approx(one[name])} == once
+    assert {name for name in one if 0 < two[name] == pytest.approx(one[name])} == once
     assert all(two[name] == pytest.approx(2 * one[name]) for name in one if name not in once)
 
 
@@ -138,3 +104,27 @@ def test_an_adapter_on_more_layers_has_more_products() -> None:
     attention = step_terms(SMOL, LORA, [micro_batch()], TABLE)["adapters"]
     everywhere = replace(LORA, targets=(*LORA.targets, "gate_proj", "up_proj", "down_proj"))
     assert step_terms(SMOL, everywhere, [micro_batch()], TABLE)["adapters"] > attention
+
+
+def test_the_head_is_done_in_the_pieces_that_the_loss_takes() -> None:
+    from trueup.model import loss
+
+    assert (HEAD_ROWS_AT_ONCE, HEAD_WORDS, HEAD_ROW_STEP) == (loss.ROWS_AT_ONCE, loss.WORDS, loss.ROW_STEP)
+
+
+def test_the_head_is_made_ready_for_every_number_of_rows_in_use() -> None:
+    found = head_sizes(SMOL, 500)
+    assert {one.m for one in found} == set(range(HEAD_ROW_STEP, HEAD_ROWS_AT_ONCE + 1, HEAD_ROW_STEP))
+    assert {one.layout for one in found} == {"linear", "inputs"}
+
+
+def test_a_trained_heads_gradient_has_a_size_for_each_number_of_rows() -> None:
+    one, other = (head_weight_sizes(FULL_DIMS, FULL, micro_batch(8, 512, head)) for head in (100, 600))
+    assert {size.k for size in one} == {128}
+    assert {size.k for size in other} == {512, 96}
+    assert not head_weight_sizes(SMOL, LORA, micro_batch())
+
+
+def test_every_layout_of_a_product_is_its_own_size() -> None:
+    layouts = {one.layout for one in sizes_of(FULL_DIMS, FULL, 512)}
+    assert layouts == {"linear", "inputs", "weight"}

@@ -61,6 +61,13 @@ def test_steps_beside_which_something_else_happened_are_left_out() -> None:
     assert gap.steps == 5
 
 
+def test_steps_of_a_new_shape_count_since_they_are_foretold() -> None:
+    """A mean step of the plan meets new shapes, too: what they take is in the prediction."""
+    steps = [make_step(1, step_s=4.0, labels=("first_shape",)), make_step(2, step_s=2.0)]
+    gap = gap_of(make_record(steps=steps, events=[foretold_event(calibrated())]))
+    assert rows(gap)["step_s"].measured.value == pytest.approx(3.0)
+
+
 def test_what_the_first_process_foretold_counts_not_what_a_later_one_did() -> None:
     events = [foretold_event(with_lines(step_s=1.0)), foretold_event(with_lines(step_s=9.0))]
     assert rows(gap_of(make_record(events=events)))["step_s"].predicted.value == 1.0

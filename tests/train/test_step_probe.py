@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import psutil
 import pytest
 
-from trueup.analysis.predict_terms import ProductTable
-from trueup.device import open_device, product_times
+from trueup.analysis.predict_products import ProductTable
+from trueup.device import open_device
 from trueup.model.precision import Precision
+from trueup.schema import ProductTime
 from trueup.train import step_probe
-from trueup.train.step_probe import PROBES, SMALL_PROBES, Asked, random_micro_batch
+from trueup.train.step_probe import PROBES, SMALL_PROBES, Asked, ProbedSteps, random_micro_batch
 from trueup.train.step_work import counted
 
 FP32 = Precision(policy="fp32", compute_dtype="float32", reason="a test")
+TABLE = ProductTable((ProductTime(m=16, k=16, n=16, seconds=1e-5),))
 ALL = [asked for probe in PROBES for asked in probe.steps]
 
 
@@ -74,15 +77,40 @@ def test_the_softmax_of_short_examples_is_kept() -> None:
 
 
 def test_a_spent_budget_still_times_the_small_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = open_device("cpu", threads=1)
-    table = ProductTable(product_times(device, "fp32", budget_s=0.1))
-    monkeypatch.setattr(step_probe, "UNTIMED", 1)
+    monkeypatch.setattr(step_probe, "WIDENED", ())
+    monkeypatch.setattr(step_probe, "READY_TOKENS", 32)
+    probes = ProbedSteps(open_device("cpu", threads=1), FP32, budget_s=0.0)
     called: list[int] = []
-    probed = step_probe.probed_steps(device, FP32, table, budget_s=0.0, after_each=lambda: called.append(1))
-    assert len(probed.timed) == sum(len(probe.steps) for probe in PROBES[:SMALL_PROBES])
-    assert all(seconds > 0 for _, seconds in probed.timed)
-    assert probed.attention == "example"
-    assert len(called) >= 3 * len(probed.timed)
+    for _ in range(2):
+        probes.round(lambda: called.append(1))
+    timed = probes.timed(TABLE)
+    assert len(timed) == sum(len(probe.steps) for probe in PROBES[:SMALL_PROBES])
+    assert all(seconds > 0 for _, seconds in timed)
+    assert probes.attention == "example"
+    assert len(called) == 2 * len(timed)
+
+
+def test_what_making_attention_ready_takes_is_no_part_of_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_probe, "WIDENED", ())
+    monkeypatch.setattr(step_probe, "SMALL_PROBES", 1)
+    resident = psutil.Process().memory_info().rss
+    probes = ProbedSteps(open_device("cpu", threads=1), FP32, budget_s=0.0)
+    assert probes.attention_program_bytes >= 0
+    assert 0 < probes.base_host_bytes <= max(resident, psutil.Process().memory_info().rss)
+
+
+def test_the_first_step_of_a_width_comes_with_sizes_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_probe, "PROBES", PROBES[:1])
+    monkeypatch.setattr(step_probe, "WIDENED", (0,))
+    monkeypatch.setattr(step_probe, "NEW_WIDTHS", (456, 408))
+    found = ProbedSteps(open_device("cpu", threads=1), FP32, budget_s=60.0).new_widths
+    assert len(found) == 2
+    assert found[0].sizes
+    assert not found[0].sizes & found[1].sizes
+
+
+def test_new_widths_are_met_by_no_probe_before() -> None:
+    assert not set(step_probe.NEW_WIDTHS) & {asked.rows * asked.width for asked in ALL}
 
 
 def test_assembling_batches_takes_time() -> None:

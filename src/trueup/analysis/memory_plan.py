@@ -264,10 +264,15 @@ def _logits(ask: MemoryAsk) -> Measurement:
         f"{rows:,} rows at a time x ({dims.vocab:,} logits x {ask.compute_bytes} B + a stretch of {words:,} "
         f"twice in fp32) + {ask.head_rows:,} rows x {dims.hidden:,} x {_FP32} B of gradient"
     )
-    if ask.tuning.method == "full":
-        value += _FP32 * dims.vocab * dims.hidden
-        how += f" + the head's own gradient {_FP32 * dims.vocab * dims.hidden / 1e6:.3g} MB"
+    if head := head_gradient_bytes(ask):
+        value += head
+        how += f" + the head's own gradient {head / 1e6:.3g} MB"
     return predicted_bytes(value, how)
+
+
+def head_gradient_bytes(ask: MemoryAsk) -> float:
+    """Where the head is trained."""
+    return float(_FP32 * ask.dims.vocab * ask.dims.hidden) if ask.tuning.method == "full" else 0.0
 
 
 def predicted_bytes(value: float, arithmetic: str) -> Measurement:

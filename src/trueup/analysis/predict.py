@@ -21,7 +21,8 @@ from .predict_fit import seconds_of
 from .predict_job import Job, Lines, StepWork, predicted
 from .predict_lines import LINES
 from .predict_memory import host_or_device
-from .predict_terms import ProductTable, sizes_of, step_terms
+from .predict_products import Product, ProductTable
+from .predict_terms import head_weight_sizes, sizes_of, step_terms
 
 TIMES = ("step_s", "compute_s", "padding_s", "step_p99_s")
 # The terms of predict_terms.TERMS, gathered into what a reader knows.
@@ -30,8 +31,8 @@ _GATHERED = {
     "adapters": ("adapters",),
     "head": ("head", "head_words"),
     "attention": ("scores", "scores_again", "score_numbers", "groups"),
-    "norms, activations, copies": ("hidden", "heads", "feed"),
-    "optimizer": ("trained", "trained_again", "tensors"),
+    "norms, activations, copies": ("hidden", "queries", "keys", "feed"),
+    "optimizer": ("trained", "trained_again", "head_trained", "tensors"),
     "calls": ("layers_lora", "layers_full", "micro_batches", "steps"),
 }
 _NEW_SIZES = "products of sizes not met before"
@@ -149,7 +150,8 @@ def _calibrated_times(job: Job, calibration: Calibration | None) -> _Timed | str
         )
     table = ProductTable(rates.products)
     seconds, parts = list[float](), dict.fromkeys((*_GATHERED, _NEW_SIZES), 0.0)
-    for step, new_s in zip(job.steps, _new_sizes(job, table), strict=True):
+    for step, compiling_s in zip(job.steps, _new_sizes(job, table), strict=True):
+        new_s = rates.new_width_s * compiling_s
         shares = [
             step_terms(job.dims, job.tuning, own, table, checkpointing=job.checkpointing)
             for own in _shared(job, step)
@@ -173,7 +175,11 @@ def _new_sizes(job: Job, table: ProductTable) -> list[float]:
     share = len(job.steps) / max(job.planned or 0, len(job.steps), 1)
     found = []
     for step in job.steps:
-        new = {size for one in step for size in sizes_of(job.dims, job.tuning, one.tokens)} - met
+        asked = set[Product]()
+        for one in step:
+            asked |= sizes_of(job.dims, job.tuning, one.tokens)
+            asked |= head_weight_sizes(job.dims, job.tuning, one)
+        new = asked - met
         met |= new
         found.append(share * fsum(map(table.first_seconds, new)) / min(job.ranks, len(step)))
     return found

@@ -20,7 +20,9 @@ class Job:
     ranks; `planned`: how many they stand for, None where they are all. `memory`: of the largest micro-batch.
     `compiles`: seconds of compiling of the whole run, 0 where nothing is; `compiled_ratio`: compiled over
     eager step time, None where nothing is compiled. `warmed_tokens`: sizes of micro-batches that are run
-    before the first step; `ready_programs`: products of other sizes that are then compiled too."""
+    before the first step; `ready_tokens`: of the largest for which products of the head are then compiled,
+    whatever the data; `ready_attention`: how many products of attention are, in groups of `ready_places` at
+    most."""
 
     dims: ModelDims
     tuning: Tuning
@@ -34,7 +36,9 @@ class Job:
     price: Price | None = None
     planned: int | None = None
     warmed_tokens: frozenset[int] = frozenset()
-    ready_programs: int = 0
+    ready_tokens: int = 0
+    ready_attention: int = 0
+    ready_places: int = 0
 
     @property
     def counted(self) -> str:

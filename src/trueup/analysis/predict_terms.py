@@ -10,41 +10,51 @@ Letters as in flops.py; N tokens of a micro-batch, padding included, R rank of a
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import product
 from typing import Any, Literal
 
-from trueup.schema import ModelDims, ProductTime
+from trueup.schema import ModelDims
 
-Size = tuple[int, int, int]  # (m, k) by (k, n)
+from .predict_products import Product, ProductTable
 
-# Every term, and its unit. The first three are seconds already: a fitted factor near 1 says so.
+
+@dataclass(frozen=True)
+class Term:
+    """`like`: the kind of work it is, `weight`: how much of that a unit has. Terms of one kind take the same
+    for as much work, as far as the timed steps do not speak against it."""
+
+    unit: str
+    like: str
+    weight: float = 1.0
+
+
+# Weights are counted in the code that runs (model/layers.py, attention.py, loss.py, train/optimizer.py) in
+# bf16 products on fp32 weights: kernels started beside products, bytes that these read and write.
 TERMS = {
-    "products": "s of linear layers' products, measured one by one",
-    "adapters": "s of LoRA's thin products, measured one by one",
-    "head": "s of the head's products, measured one by one",
-    "head_words": "logit",
-    "scores": "score of a query with a key, one head",
-    "scores_again": "score computed again in the backward pass",
-    "score_numbers": "score times head size",
-    "groups": "group of examples in one layer",
-    "layers_lora": "layer run forward and backward, beside adapters",
-    "layers_full": "layer run forward and backward, its weights trained",
-    "hidden": "number of a hidden state, one layer",
-    "heads": "number of a query, key or value",
-    "feed": "number of a feed-forward activation",
-    "trained": "trained parameter, once a step",
-    "trained_again": "trained parameter, once a micro-batch",
-    "tensors": "trained tensor, once a step",
-    "micro_batches": "micro-batch",
-    "steps": "step",
+    "products": Term("s of linear layers' products, measured one by one", "products"),
+    "adapters": Term("s of LoRA's thin products, measured one by one", "adapters"),
+    "head": Term("s of the head's products, measured one by one", "head"),
+    "head_words": Term("logit", "logits"),
+    "scores": Term("score of a query with a key, one head", "scores", 66),
+    "scores_again": Term("score computed again in the backward pass", "scores", 42),
+    "score_numbers": Term("score times head size", "score products"),
+    "groups": Term("group of examples in one layer", "calls", 50),
+    "layers_lora": Term("layer run forward and backward, beside adapters", "calls", 75),
+    "layers_full": Term("layer run forward and backward, its weights trained", "calls", 72),
+    "hidden": Term("number of a hidden state, one layer", "sweeps", 220),
+    "queries": Term("number of a query", "sweeps", 150),
+    "keys": Term("number of a key or value", "sweeps", 72),
+    "feed": Term("number of a feed-forward activation", "sweeps", 44),
+    "trained": Term("trained parameter, once a step", "weights", 40),
+    "trained_again": Term("trained parameter, once a micro-batch", "weights", 20),
+    "head_trained": Term("trained weight of the head, once a micro-batch", "weights", 40),
+    "tensors": Term("trained tensor, once a step", "calls", 1),
+    "micro_batches": Term("micro-batch", "calls", 105),
+    "steps": Term("step", "calls", 20),
 }
 MEASURED_ALONE = ("products", "adapters", "head")
-HEAD_ROWS_AT_ONCE, HEAD_WORDS = 512, 4096  # model/loss.py goes through the head in pieces of this size
-_LEAST_S = 1e-7  # of compiling: below it nothing was
+HEAD_ROWS_AT_ONCE, HEAD_WORDS, HEAD_ROW_STEP = 512, 4096, 32  # pieces in which model/loss.py does the head
 FORWARD_AGAIN = 1 / 3  # activation checkpointing runs a layer forward once more: of forward and backward
 
 
@@ -87,103 +97,27 @@ class MicroBatchWork:
         return self.rows * self.width
 
 
-@dataclass(frozen=True)
-class ProductTable:
-    """Seconds of a product of any size, from those of some: straight lines between their logarithms, and by
-    FLOPs beyond the largest."""
-
-    times: tuple[ProductTime, ...]
-
-    def seconds(self, size: Size) -> float:
-        found = self._cache.get(size)
-        if found is None:
-            found = self._cache[size] = self._interpolated(size)
-        return found
-
-    def first_seconds(self, size: Size) -> float:
-        """What the first product of this size takes beyond every later one: on a CPU its program is compiled.
-        0 where it was not measured."""
-        if not self._firsts:
-            return 0.0
-        places = [self._place(side) for side in size]
-        return math.exp(_mean_of_corners(places, lambda node: math.log(self._first_at(node))))
-
-    @cached_property
-    def _firsts(self) -> dict[Size, float]:
-        return {
-            (one.m, one.k, one.n): max(one.first_s - one.seconds, _LEAST_S)
-            for one in self.times
-            if one.first_s is not None
-        }
-
-    def _first_at(self, node: Sequence[int]) -> float:
-        """Measured, or that of the next smaller one where it was too large to be."""
-        found = self._firsts.get((node[0], node[1], node[2]))
-        if found is not None:
-            return found
-        largest = max(range(3), key=lambda at: node[at])
-        smaller = self._axis[self._axis.index(node[largest]) - 1]
-        return self._first_at([*node[:largest], smaller, *node[largest + 1 :]])
-
-    @cached_property
-    def _cache(self) -> dict[Size, float]:
-        return {}
-
-    @cached_property
-    def _nodes(self) -> dict[Size, float]:
-        return {(one.m, one.k, one.n): one.seconds for one in self.times}
-
-    @cached_property
-    def _axis(self) -> list[int]:
-        return sorted({side for size in self._nodes for side in size})
-
-    def _interpolated(self, size: Size) -> float:
-        places = [self._place(side) for side in size]
-        total = _mean_of_corners(places, lambda node: math.log(self._at(node)))
-        beyond = math.prod(max(1.0, side / self._axis[-1]) for side in size)
-        return math.exp(total) * beyond
-
-    def _place(self, side: int) -> tuple[int, int, float]:
-        """(the side below, the side above, how far between them)."""
-        axis = self._axis
-        inside = min(max(side, axis[0]), axis[-1])
-        above = next(at for at, one in enumerate(axis) if one >= inside)
-        below = max(0, above - 1)
-        if below == above or inside == axis[above]:
-            return axis[above], axis[above], 0.0
-        part = math.log(inside / axis[below]) / math.log(axis[above] / axis[below])
-        return axis[below], axis[above], part
-
-    def _at(self, node: Sequence[int]) -> float:
-        """Measured, or by FLOPs from the next smaller one where it was too large to be."""
-        found = self._nodes.get((node[0], node[1], node[2]))
-        if found is not None:
-            return found
-        largest = max(range(3), key=lambda at: node[at])
-        smaller = self._axis[self._axis.index(node[largest]) - 1]
-        return self._at([*node[:largest], smaller, *node[largest + 1 :]]) * node[largest] / smaller
-
-
-def _mean_of_corners(
-    places: Sequence[tuple[int, int, float]], of_node: Callable[[Sequence[int]], float]
-) -> float:
-    """Between the corners of a cell, each weighted by how near it is."""
-    total = 0.0
-    for corner in product((0, 1), repeat=3):
-        weight, node = 1.0, list[int]()
-        for upper, (below, above, part) in zip(corner, places, strict=True):
-            weight *= part if upper else 1 - part
-            node.append(above if upper else below)
-        if weight:
-            total += weight * of_node(node)
-    return total
-
-
-def sizes_of(dims: ModelDims, tuning: Tuning, tokens: int) -> set[Size]:
+def sizes_of(dims: ModelDims, tuning: Tuning, tokens: int) -> set[Product]:
     """The products of the layers that have a size of their own with each number of tokens. Those of attention
     and head are made ready for all data before the first step."""
     forward, backward = _linear_products(dims, tuning, tokens)
     return {*forward, *backward, *_adapter_products(dims, tuning, tokens)}
+
+
+def head_sizes(dims: ModelDims, tokens: int) -> set[Product]:
+    """The products of the head that are made ready for micro-batches of at most so many tokens."""
+    words = min(HEAD_WORDS, dims.vocab)
+    most = min(tokens, HEAD_ROWS_AT_ONCE)
+    rows = range(HEAD_ROW_STEP, most + HEAD_ROW_STEP, HEAD_ROW_STEP)
+    return {
+        *(Product(count, dims.hidden, words) for count in rows),
+        *(Product(count, words, dims.hidden, "inputs") for count in rows),
+    }
+
+
+def head_weight_sizes(dims: ModelDims, tuning: Tuning, one: MicroBatchWork) -> set[Product]:
+    """Those of its weight's gradient, which are not."""
+    return {size for size, _ in _head_products(dims, tuning, one) if size.layout == "weight"}
 
 
 def step_terms(
@@ -219,12 +153,12 @@ def _micro_batch_terms(
 ) -> dict[str, float]:
     tokens, layers = one.tokens, dims.layers
     passes = 1 + (FORWARD_AGAIN if checkpointing else 0)
-    heads = (dims.heads + 2 * dims.kv_heads) * dims.head_dim
+    queries, keys = dims.heads * dims.head_dim, 2 * dims.kv_heads * dims.head_dim
     forward, backward = _linear_products(dims, tuning, tokens)
     products = sum(map(table.seconds, forward)) * (layers * (2 if checkpointing else 1))
     products += sum(map(table.seconds, backward)) * layers
     if tuning.method == "lora" and layers:  # nothing below the first layer is trained
-        products -= table.seconds((tokens, heads, dims.hidden))
+        products -= table.seconds(Product(tokens, queries + keys, dims.hidden, "inputs"))
     adapters = sum(map(table.seconds, _adapter_products(dims, tuning, tokens)))
     scores = passes * layers * dims.heads * one.scores
     return {
@@ -238,9 +172,11 @@ def _micro_batch_terms(
         "groups": passes * layers * one.groups,
         f"layers_{tuning.method}": passes * layers,
         "hidden": passes * layers * tokens * dims.hidden,
-        "heads": passes * layers * tokens * heads,
+        "queries": passes * layers * tokens * queries,
+        "keys": passes * layers * tokens * keys,
         "feed": passes * layers * tokens * dims.intermediate,
         "trained_again": float(dims.trainable_parameters),
+        "head_trained": float(dims.vocab * dims.hidden) if tuning.method == "full" else 0.0,
         "micro_batches": 1.0,
     }
 
@@ -249,45 +185,49 @@ def _micro_batch_terms(
 _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
 
 
-def _linear_products(dims: ModelDims, tuning: Tuning, tokens: int) -> tuple[list[Size], list[Size]]:
+def _linear_products(dims: ModelDims, tuning: Tuning, tokens: int) -> tuple[list[Product], list[Product]]:
     """A layer's products, forward and backward. A frozen weight has no gradient of its own."""
     linears = dims.linear_layers
     if tuning.method == "full":
         sides = list(linears.values())
     else:
         sides = [(linears[group[0]][0], sum(linears[name][1] for name in group)) for group in _TOGETHER]
-    forward = [(tokens, inputs, outputs) for inputs, outputs in sides]
-    backward = [(tokens, outputs, inputs) for inputs, outputs in sides]
+    forward = [Product(tokens, inputs, outputs) for inputs, outputs in sides]
+    backward = [Product(tokens, outputs, inputs, "inputs") for inputs, outputs in sides]
     if tuning.method == "full":
-        backward += [(outputs, tokens, inputs) for inputs, outputs in sides]
+        backward += [Product(outputs, tokens, inputs, "weight") for inputs, outputs in sides]
     return forward, backward
 
 
-def _adapter_products(dims: ModelDims, tuning: Tuning, tokens: int) -> list[Size]:
-    linears, found = dims.linear_layers, list[Size]()
+def _adapter_products(dims: ModelDims, tuning: Tuning, tokens: int) -> list[Product]:
+    linears, found = dims.linear_layers, list[Product]()
     for group in _TOGETHER:
         names = [name for name in group if name in tuning.targets]
         if tuning.method != "lora" or not names:
             continue
         inputs, outputs = linears[group[0]][0], sum(linears[name][1] for name in group)
         ranks = tuning.rank * len(names)
-        found += [(tokens, inputs, ranks), (tokens, ranks, outputs)]  # forward
-        found += [(tokens, outputs, ranks), (tokens, ranks, inputs), (ranks, tokens, inputs)]
-        found += [(linears[name][1], tokens, tuning.rank) for name in names]
+        found += [Product(tokens, inputs, ranks), Product(tokens, ranks, outputs, "inputs")]  # forward
+        found += [Product(tokens, outputs, ranks), Product(tokens, ranks, inputs, "inputs")]
+        found.append(Product(ranks, tokens, inputs, "weight"))
+        found += [Product(linears[name][1], tokens, tuning.rank, "weight") for name in names]
     return found
 
 
-def _head_products(dims: ModelDims, tuning: Tuning, one: MicroBatchWork) -> list[tuple[Size, float]]:
-    """Logits, their gradient into the hidden states, and into the weight where it is trained."""
+def _head_products(dims: ModelDims, tuning: Tuning, one: MicroBatchWork) -> list[tuple[Product, float]]:
+    """Logits, their gradient into the hidden states, and into the weight where it is trained. A last piece
+    of more than a few rows is filled up."""
     words = min(HEAD_WORDS, dims.vocab)
     pieces = dims.vocab / words
     whole, rest = divmod(one.head_rows, HEAD_ROWS_AT_ONCE)
-    found = list[tuple[Size, float]]()
+    if rest > HEAD_ROW_STEP:
+        rest = -(-rest // HEAD_ROW_STEP) * HEAD_ROW_STEP
+    found = list[tuple[Product, float]]()
     for rows, times in ((HEAD_ROWS_AT_ONCE, whole), (rest, 1)):
         if not rows or not times:
             continue
-        sizes = [(rows, dims.hidden, words), (rows, words, dims.hidden)]
+        sizes = [Product(rows, dims.hidden, words), Product(rows, words, dims.hidden, "inputs")]
         if tuning.method == "full":
-            sizes.append((words, rows, dims.hidden))
+            sizes.append(Product(words, rows, dims.hidden, "weight"))
         found += [(size, times * pieces) for size in sizes]
     return found

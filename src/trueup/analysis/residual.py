@@ -21,6 +21,9 @@ NO_PREDICTION = (
     "are foretold"
 )
 PER_STEP = ("compute_s", "padding_s", "communication_s", "data_wait_s")  # these and compiling add up
+FORETOLD = {
+    "first_shape"
+}  # labels of what a prediction has in it: a mean step of the plan meets new sizes, too
 COMPARED = ("step_s", *PER_STEP, "compile_s", "step_p99_s", "peak_memory_bytes", "power_w")
 
 
@@ -101,8 +104,8 @@ def of_prediction(record: RunRecord) -> dict[str, Measurement]:
 
 
 def _undisturbed(record: RunRecord) -> list[Step]:
-    """Steps that stand, in which nothing else happened."""
-    return [step for step in steps_of(record)[0] if not step.labels]
+    """Steps that stand, in which nothing happened that was not foretold."""
+    return [step for step in steps_of(record)[0] if not set(step.labels) - FORETOLD]
 
 
 def _read(event: Event) -> list[Prediction]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,9 +16,9 @@ from .output import JSON_OPTION, print_json, say, stdout_reserved
 if TYPE_CHECKING:
     from trueup.device import Device
     from trueup.schema import Calibration, Measurement, StepRates
-    from trueup.train.step_probe import Probed
 
-PRODUCTS_PART, STEPS_PART = 4, 12  # seconds of either, for each second of `--seconds`
+MODELS_PART, ROUNDS_PART = 16, 20  # seconds of making models and of timing, for each second of `--seconds`
+FEWEST_ROUNDS = 2
 
 
 def calibrate(
@@ -27,6 +29,9 @@ def calibrate(
     ),
     policy: Literal["auto", "fp32", "bf16", "bf16-master", "autocast"] = typer.Option(
         "auto", "--precision", help="Precision policy of these steps."
+    ),
+    afresh: bool = typer.Option(
+        False, "--afresh", help="Forget earlier calibrations, with which the rates are averaged otherwise."
     ),
     name: str | None = typer.Option(None, "--name", help="Keep it under this name. Default: the device's."),
     as_json: bool = JSON_OPTION,
@@ -40,7 +45,7 @@ def calibrate(
         raise InputError(f"--name {name!r}: give lower-case letters, digits, dots and dashes")
     with stdout_reserved():
         document, found = _measure(device, seconds, steps, policy, name)
-        path = keep(found) if found is not None else None
+        path = keep(found, afresh=afresh) if found is not None else None
     if as_json:
         print_json(document | {"path": None if path is None else str(path)})
         return
@@ -70,8 +75,17 @@ def _measure(
 
     from .calibrations import platform_name
 
+    # More sizes are timed in turn than oneDNN keeps programs for: it would compile them again in each round.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
     began = time.perf_counter()
     with contextlib.closing(open_device(kind)) as device:
+        threads, why = device.choose_threads()
+        about = {"kind": device.kind, "name": device.name, "threads": threads, "threads_reason": why}
+        rates: dict[str, StepRates] = {}
+        more: dict[str, Measurement] = {}
+        if steps:  # before the ceilings, which have the library compile for some of the same products
+            chosen, of_policy, more = _of_steps(device, policy, seconds)
+            rates = {chosen: of_policy}
         found = {
             f"matmul_ceiling_{dtype}_flops_per_s": matmul_ceiling(
                 device, dtype, budget_s=seconds
@@ -79,12 +93,7 @@ def _measure(
             for dtype in ("fp32", "bf16")
         }
         found["memory_bandwidth_bytes_per_s"] = memory_bandwidth(device, budget_s=seconds).measurement()
-        threads, why = device.choose_threads()
-        about = {"kind": device.kind, "name": device.name, "threads": threads, "threads_reason": why}
-        rates: dict[str, StepRates] = {}
-        if steps:
-            chosen, of_policy, more = _of_steps(device, policy, seconds)
-            rates, found = {chosen: of_policy}, found | more
+        found |= more
         kept_as = name or platform_name(f"{device.name} {threads}" if device.kind == "cpu" else device.name)
     document = {
         "device": about,
@@ -112,74 +121,61 @@ def _measure(
 def _of_steps(device: Device, policy: Any, seconds: float) -> tuple[str, StepRates, dict[str, Measurement]]:
     """(precision policy, its rates, what else was measured on the way)"""
     from trueup.analysis.predict_fit import fitted, spread
-    from trueup.analysis.predict_terms import ProductTable
-    from trueup.device import product_times
+    from trueup.analysis.predict_products import ProductTable
+    from trueup.device import TimedProducts
     from trueup.model.precision import choose_precision
     from trueup.schema import StepRates
-    from trueup.train.step_probe import probed_steps
+    from trueup.train.step_probe import ProbedSteps
 
     precision = choose_precision(policy, device)
     dtype = "bf16" if precision.compute_dtype == "bfloat16" else "fp32"
-    say(f"timing {dtype} products, then training steps of small random models")
-    resident = _resident_bytes()
-    products = product_times(device, dtype, budget_s=PRODUCTS_PART * seconds)
-    program_bytes = max(0.0, (_resident_bytes() - resident) / len(products)) if device.kind == "cpu" else 0.0
-    meter, budget_s = _PowerMeter(device), STEPS_PART * seconds
-    probed = probed_steps(device, precision, ProductTable(products), budget_s=budget_s, after_each=meter.read)
-    term_s, errors = fitted(probed.timed)
+    say(f"timing {dtype} products and training steps of small random models, in turn")
+    products = TimedProducts(device, dtype)
+    probes = ProbedSteps(device, precision, budget_s=MODELS_PART * seconds)
+    meter, rounds, stop = _PowerMeter(device), 0, time.perf_counter() + ROUNDS_PART * seconds
+    while rounds < FEWEST_ROUNDS or time.perf_counter() < stop:
+        products.round()
+        probes.round(meter.read)
+        rounds += 1
+    times = products.times()
+    table = ProductTable(times)
+    term_s, errors = fitted(probes.timed(table))
     middle, worst = spread(errors)
     rates = StepRates(
-        attention=probed.attention,
-        products=products,
+        attention=probes.attention,
+        products=times,
         term_s=term_s,
         probes=len(errors),
         error_median=middle,
         error_worst=worst,
+        attention_program_bytes=probes.attention_program_bytes,
+        new_width_s=_over(
+            [one.seconds for one in probes.new_widths],
+            [table.first_seconds(size) for one in probes.new_widths for size in one.sizes],
+        ),
     )
-    return precision.policy, rates, _beside(probed, program_bytes, len(products)) | {"power_w": meter.mean()}
+    base_bytes = max(0.0, probes.base_host_bytes - products.program_bytes)
+    return precision.policy, rates, _beside(base_bytes) | {"power_w": meter.mean()}
 
 
-def _resident_bytes() -> int:
-    """What the C library only keeps for later is handed back first, where it can: it is no program's."""
-    import ctypes
-
-    import psutil
-
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-    return int(psutil.Process().memory_info().rss)
+def _over(of_steps: list[float], of_products: list[float]) -> float:
+    """What steps took over what their products took alone; 1 where nothing was."""
+    alone = math.fsum(of_products)
+    return max(0.0, math.fsum(of_steps)) / alone if alone > 0 else 1.0
 
 
-def _beside(probed: Probed, program_bytes: float, timed_sizes: int) -> dict[str, Measurement]:
-    """`program_bytes`: what the process grew by with each size of a product that was timed; those programs
-    are not of the base."""
+def _beside(base_bytes: float) -> dict[str, Measurement]:
     from trueup.schema import Measurement
     from trueup.train.step_probe import assembly_seconds
 
     example_s, token_s = assembly_seconds()
     how = "batches of random tokens, the best of some"
-    programs_bytes = program_bytes * timed_sizes + probed.ready_bytes  # a tiny model's own are few and small
     return {
         "base_host_bytes": Measurement(
-            value=max(0.0, probed.base_host_bytes - programs_bytes),
+            value=base_bytes,
             unit="bytes",
             kind="measured",
             method="resident memory of a process that trained a tiny model, without programs for products",
-        ),
-        "ready_program_host_bytes": Measurement(
-            value=probed.ready_bytes / max(1, probed.ready_programs),
-            unit="bytes",
-            kind="measured",
-            method=f"growth of the process when {probed.ready_programs} products were made ready",
-            n=probed.ready_programs,
-        ),
-        "program_host_bytes": Measurement(
-            value=program_bytes,
-            unit="bytes",
-            kind="measured",
-            method=f"growth of the process over products of {timed_sizes} sizes",
-            n=timed_sizes,
         ),
         "assemble_example_s": Measurement(value=example_s, unit="s", kind="measured", method=how),
         "assemble_token_s": Measurement(value=token_s, unit="s", kind="measured", method=how),

@@ -16,16 +16,21 @@ if TYPE_CHECKING:
     from trueup.schema import Calibration
 
 
-def keep(calibration: Calibration) -> Path:
-    """Write it under its name; rates of other precision policies that were measured with the same torch and
-    threads stay."""
+def keep(calibration: Calibration, *, afresh: bool = False) -> Path:
+    """Write it under its name. Of what was measured before with the same torch, trueup and threads, rates of
+    other precision policies stay, and those of the same one are averaged with, unless `afresh`: a shared
+    machine is not as fast at one time as at another."""
+    from trueup.analysis.predict_fit import together
     from trueup.files.whole import replacing_file
     from trueup.schema import StorageError
 
     path = find_home().for_writing().platforms / f"{calibration.name}.json"
     before = _read(path)
-    if before is not None and _comparable(before, calibration):
-        rates = before.rates | calibration.rates
+    if before is not None and _comparable(before, calibration) and not afresh:
+        rates = before.rates | {
+            policy: together(before.rates[policy], now) if policy in before.rates else now
+            for policy, now in calibration.rates.items()
+        }
         measurements = before.measurements | calibration.measurements
         calibration = calibration.model_copy(update={"rates": rates, "measurements": measurements})
     try:
@@ -67,7 +72,7 @@ def platform_name(text: str) -> str:
 def _comparable(before: Calibration, now: Calibration) -> bool:
     return all(
         getattr(before, key) == getattr(now, key)
-        for key in ("device_kind", "device_name", "threads", "torch_version")
+        for key in ("device_kind", "device_name", "threads", "torch_version", "trueup_version")
     )
 
 

@@ -2,9 +2,11 @@
 
 from trueup.schema.choices import DeviceKind
 
-from .ceiling import MatmulCeiling, MemoryBandwidth, matmul_ceiling, memory_bandwidth, product_times
+from .ceiling import MatmulCeiling, MemoryBandwidth, matmul_ceiling, memory_bandwidth
 from .cpu import CpuDevice
+from .host import settled_resident_bytes
 from .open import open_device
+from .products import TimedProducts, settled
 from .protocol import CompileRecord, Device, DeviceMemory, Sensor
 
 __all__ = [
@@ -16,8 +18,10 @@ __all__ = [
     "MatmulCeiling",
     "MemoryBandwidth",
     "Sensor",
+    "TimedProducts",
     "matmul_ceiling",
     "memory_bandwidth",
     "open_device",
-    "product_times",
+    "settled",
+    "settled_resident_bytes",
 ]

@@ -5,13 +5,10 @@ A multiply of (m, k) by (k, n) is 2·m·k·n FLOPs.
 
 from __future__ import annotations
 
-import functools
-import itertools
-import math
 import time
 from collections.abc import Callable
 
-from trueup.schema import Frozen, InputError, Measurement, ProductTime
+from trueup.schema import Frozen, InputError, Measurement
 
 from .protocol import Device
 
@@ -24,12 +21,6 @@ DTYPES = {
 }
 MAX_REPEATS = 50
 LARGEST_BUFFER_BYTES = 2 << 30
-# Sides of the products timed one by one, and the most FLOPs of one: a tenth of a second at the least.
-SIDES = {"cpu": (16, 64, 256, 1024, 4096)}
-ACCELERATOR_SIDES = (64, 256, 1024, 4096, 16384)
-LARGEST_PRODUCT_FLOP = {"cpu": 1e10}
-ACCELERATOR_PRODUCT_FLOP = 1e13
-PRODUCT_REPEATS = 12
 
 
 class MatmulCeiling(Frozen):
@@ -99,38 +90,6 @@ def matmul_ceiling(device: Device, dtype_name: str, *, budget_s: float = 1.0) ->
     )
 
 
-def product_times(device: Device, dtype_name: str, *, budget_s: float = 10.0) -> tuple[ProductTime, ...]:
-    """The best seconds of products of every mix of `SIDES`, as a linear layer does them: rows by a transposed
-    weight, into memory that is asked for anew. What a step does at these sizes is slower only where something
-    disturbs it."""
-    import torch
-
-    if dtype_name not in DTYPES:
-        raise InputError(f"no product times for '{dtype_name}'; known are {', '.join(DTYPES)}")
-    dtype: torch.dtype = getattr(torch, DTYPES[dtype_name])
-    sides = SIDES.get(device.kind, ACCELERATOR_SIDES)
-    most = LARGEST_PRODUCT_FLOP.get(device.kind, ACCELERATOR_PRODUCT_FLOP)
-    sizes = [size for size in itertools.product(sides, repeat=3) if 2.0 * math.prod(size) <= most]
-    found = []
-    with torch.inference_mode():
-        for m, k, n in sizes:
-            rows, weight = (
-                torch.ones(shape, dtype=dtype, device=device.torch_device) for shape in ((m, k), (n, k))
-            )
-            run = functools.partial(torch.nn.functional.linear, rows, weight)
-            first_s = _first(run) if device.kind == "cpu" else None
-            seconds = _repeat(device, run, budget_s / len(sizes), most=PRODUCT_REPEATS)
-            found.append(ProductTime(m=m, k=k, n=n, seconds=min(seconds), first_s=first_s))
-    return tuple(found)
-
-
-def _first(run: Callable[[], object]) -> float:
-    """CPU seconds of this thread, which compiles: what others do meanwhile is not in them."""
-    start = time.thread_time()
-    run()
-    return max(time.thread_time() - start, 1e-9)
-
-
 def memory_bandwidth(device: Device, budget_s: float = 0.5) -> MemoryBandwidth:
     """The best rate at which a sum reads a large fp32 buffer."""
     import torch
@@ -175,15 +134,13 @@ def _multiply(device: Device, dtype: object, size: int) -> Callable[[], object]:
     return lambda: torch.mm(left, right, out=out)
 
 
-def _repeat(
-    device: Device, run: Callable[[], object], share_s: float, *, most: int = MAX_REPEATS
-) -> list[float]:
-    """Seconds of each repeat after one warm-up: at least two, then as many as fit, up to `most`."""
+def _repeat(device: Device, run: Callable[[], object], share_s: float) -> list[float]:
+    """Seconds of each repeat after one warm-up: at least two, then as many as fit, up to MAX_REPEATS."""
     run()
     device.synchronize()
     seconds: list[float] = []
     stop = time.perf_counter() + share_s
-    while len(seconds) < 2 or (time.perf_counter() < stop and len(seconds) < most):
+    while len(seconds) < 2 or (time.perf_counter() < stop and len(seconds) < MAX_REPEATS):
         start = time.perf_counter()
         run()
         device.synchronize()

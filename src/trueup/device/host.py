@@ -157,3 +157,14 @@ def choose_threads(
         n = max(1, n // int(ranks))
         reason += f", shared among {ranks} ranks"
     return n, reason
+
+
+def settled_resident_bytes() -> int:
+    """Resident memory of this process. What the C library only keeps for later is handed back first, where it
+    can be."""
+    import ctypes
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
+    return int(psutil.Process().memory_info().rss)

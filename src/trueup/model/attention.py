@@ -146,6 +146,13 @@ def ready_products(tokens: int) -> int:
     return sum(_PRODUCTS_OF_BLOCK * -(-places // BLOCK) for _, places in groups)
 
 
+def ready_places(tokens: int) -> int:
+    """Of the largest group that `get_ready` runs."""
+    return max(
+        (examples * places for examples, places in _common_groups(min(tokens, READY_TOKENS))), default=0
+    )
+
+
 def _common_groups(tokens: int) -> Iterator[tuple[int, int]]:
     """(examples, places) of groups whose examples, all of about one length, come to at most `tokens`."""
     shortest = 1

@@ -59,12 +59,6 @@ def get_ready(rows: int, head_weight_VH: torch.Tensor) -> None:
         torch.mm(torch.mm(stretch_WH.new_zeros(count, stretch_WH.shape[1]), stretch_WH.T), stretch_WH)
 
 
-def ready_products(rows: int, vocab: int) -> int:
-    """How many products of a size of their own `get_ready` has compiled, forward and backward."""
-    counts = range(ROW_STEP, min(rows, ROWS_AT_ONCE) + ROW_STEP, ROW_STEP)
-    return 2 * len(counts) if rows and vocab else 0
-
-
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(

@@ -13,17 +13,23 @@ from pydantic import Field
 from .measurement import Frozen, Measurement
 
 AttentionMode = Literal["row", "example"]
+# How the two matrices of a product lie in memory: a linear layer's own (rows by a transposed weight), that
+# of its inputs' gradient (rows by the weight as it lies), of its weight's (transposed rows by rows).
+Layout = Literal["linear", "inputs", "weight"]
 
 
 class ProductTime(Frozen):
     """Seconds of one multiply of (m, k) by (k, n), the output's memory included. `first_s`: of the very first
-    of this size, for which a CPU's library compiles a program; None where it was not measured."""
+    of this size, for which a CPU's library compiles a program, and `program_bytes` what the process grew by
+    with it; None where they were not measured."""
 
     m: int = Field(ge=1)
     k: int = Field(ge=1)
     n: int = Field(ge=1)
     seconds: float = Field(gt=0)
+    layout: Layout = "linear"
     first_s: float | None = Field(default=None, gt=0)
+    program_bytes: float | None = Field(default=None, ge=0)
 
 
 class StepRates(Frozen):
@@ -31,6 +37,10 @@ class StepRates(Frozen):
     (analysis/predict_terms.py), fitted to `probes` steps of small random models.
 
     `error_median` and `error_worst` are relative, of each probe's time by a fit that left it out.
+    `attention_program_bytes`: what the process grew by with each product of attention that was made ready,
+    as much for every head size; 0 where nothing is compiled for them. `new_width_s`: what the first step of a
+    width takes beyond a second one, over what the first ones of its products took alone. `calibrations`: how
+    many these are the mean of.
     """
 
     attention: AttentionMode
@@ -39,6 +49,9 @@ class StepRates(Frozen):
     probes: int
     error_median: float
     error_worst: float
+    attention_program_bytes: float = Field(default=0.0, ge=0)
+    new_width_s: float = Field(default=1.0, ge=0)
+    calibrations: int = Field(default=1, ge=1)
 
 
 class Calibration(Frozen):

@@ -97,6 +97,10 @@ def job_of(
     rows, width = plan.largest if plan.training else (1, 1)
     tuning = Tuning.of(recipe.tune)
     compiles, ratio = _compiling(plan, profile)
+    # Layers of our own have products compiled before the first step (warm_up.py).
+    ready_tokens = max((rows * width for rows, width in plan.training), default=0)
+    ready_tokens = ready_tokens if attention == "example" else 0
+    ready_attention, ready_places = _ready_attention(ready_tokens)
     return Job(
         dims=dims,
         tuning=tuning,
@@ -115,7 +119,9 @@ def job_of(
         ),
         planned=planned_steps(plan, recipe.train.max_steps),
         warmed_tokens=frozenset(rows * width for rows, width in plan.training),
-        ready_programs=_ready_programs(plan, dims, attention),
+        ready_tokens=ready_tokens,
+        ready_attention=ready_attention,
+        ready_places=ready_places,
         compiles=compiles,
         compiled_ratio=ratio,
         checkpointing=recipe.train.activation_checkpointing,
@@ -124,15 +130,13 @@ def job_of(
     )
 
 
-def _ready_programs(plan: ShapePlan, dims: ModelDims, attention: AttentionMode) -> int:
-    """Products that the layers of our own have compiled before the first step (warm_up.py)."""
-    if attention != "example":
-        return 0
-    from trueup.model import attention as by_example
-    from trueup.model import loss
+def _ready_attention(tokens: int) -> tuple[int, int]:
+    """(how many products of attention are made ready, places of the largest group with which they are)"""
+    if not tokens:
+        return 0, 0
+    from trueup.model import attention  # loads torch
 
-    tokens = max((rows * width for rows, width in plan.training), default=0)
-    return by_example.ready_products(tokens) + loss.ready_products(tokens, dims.vocab)
+    return attention.ready_products(tokens), attention.ready_places(tokens)
 
 
 def _compiling(plan: ShapePlan, profile: PlatformProfile | None) -> tuple[Measurement, Measurement | None]:

@@ -7,6 +7,7 @@ AdamW. Sizes differ from each other in what a term counts, so that each term sho
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable
@@ -20,14 +21,10 @@ import psutil
 from numpy.typing import NDArray
 
 from trueup.analysis.predict_fit import Timed
-from trueup.analysis.predict_terms import (
-    MicroBatchWork,
-    ProductTable,
-    Tuning,
-    step_terms,
-)
+from trueup.analysis.predict_products import Product, ProductTable
+from trueup.analysis.predict_terms import MicroBatchWork, Tuning, sizes_of, step_terms
 from trueup.data import MicroBatch
-from trueup.device import Device
+from trueup.device import Device, settled, settled_resident_bytes
 from trueup.recipe import Recipe
 from trueup.recipe.models import DataSection, ModelSection, TuneSection
 from trueup.schema import AttentionMode
@@ -37,12 +34,13 @@ from .session import FUSED_ADAMW
 from .step_work import counted
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from trueup.model.batch import BatchTensors
     from trueup.model.load import LoadedModel
     from trueup.model.precision import Precision
 
-UNTIMED, FEWEST, MOST = 1, 4, 12  # steps of each probe
-READY_TOKENS = 256  # of a micro-batch that attention and head are made ready for, to see what it takes
+READY_TOKENS = 256  # of a micro-batch that attention is made ready for, to see what it takes
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 ALL_LINEAR = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
 
@@ -120,63 +118,93 @@ PROBES = (
     Probe(_MIDDLE, _lora(8, ALL_LINEAR), (Asked(2, (128,)), Asked(1, (300, 120, 60, 32), micro_batches=2))),
 )
 SMALL_PROBES = 4  # always timed
+WIDENED = (2, 3, 4, 5)  # of PROBES: small and middling, LoRA and all weights
+NEW_WIDTHS = (456, 408, 488, 424, 472, 440)  # that no probe has
 
 
 @dataclass(frozen=True)
-class Probed:
-    """`timed`: the terms and seconds of each step; `attention`: how these models attend on this device;
-    `base_host_bytes`: resident memory of a process that has trained the smallest of them. `ready_bytes`: what
-    it grew by when `ready_programs` products of attention and head were made ready, which is in that memory
-    too; both 0 where nothing is made ready."""
+class NewWidth:
+    """The first step of a width: the sizes of products that come with it, seconds beyond a second step."""
 
-    timed: tuple[Timed, ...]
-    attention: AttentionMode
-    base_host_bytes: int
-    ready_bytes: int
-    ready_programs: int
+    sizes: frozenset[Product]
+    seconds: float
 
 
-def probed_steps(
-    device: Device,
-    precision: Precision,
-    table: ProductTable,
-    *,
-    budget_s: float,
-    after_each: Callable[[], None],
-) -> Probed:
-    """Time the steps of PROBES until `budget_s` is spent, at least those of the first few models.
+class ProbedSteps:
+    """The steps of PROBES, timed in rounds, so that each meets every state that a shared machine is in
+    meanwhile. `base_host_bytes`: resident memory of a process that has trained the smallest of them, without
+    the programs of attention. `attention_program_bytes`: what the process grew by with each product of
+    attention that was made ready for that one, before there are places to fill; 0 where none is. `attention`:
+    how these models attend. `new_widths`: on a host, some widths that the models of WIDENED had not met."""
 
-    `after_each` is called after every timed step: a power meter may be read there."""
-    began, found = time.perf_counter(), list[Timed]()
-    attention: AttentionMode = "row"
-    base_host_bytes, ready = 0, (0, 0)
-    for at, probe in enumerate(PROBES):
-        left_s = budget_s - (time.perf_counter() - began)
-        if at >= SMALL_PROBES and left_s <= 0:
-            break
+    def __init__(self, device: Device, precision: Precision, *, budget_s: float) -> None:
+        """Make the models and do each step once, until `budget_s` is spent; at least those of the first."""
+        self.attention: AttentionMode = "row"
+        self.attention_program_bytes = 0.0
+        self.base_host_bytes = 0
+        self.new_widths = list[NewWidth]()
+        self._timers = list[_Timer]()
+        self._seconds = list[list[float]]()
+        stop = time.perf_counter() + budget_s
+        for at, probe in enumerate(PROBES):
+            if at >= SMALL_PROBES and time.perf_counter() > stop:
+                break
+            widths = NEW_WIDTHS if time.perf_counter() < stop else NEW_WIDTHS[:1]
+            widened = at in WIDENED and device.kind == "cpu"
+            self._add(probe, device, precision, widths if widened else ())
+
+    def round(self, after_each: Callable[[], None]) -> None:
+        """Time each step once. `after_each`: called after every one; a power meter may be read there."""
+        for timer, seconds in zip(self._timers, self._seconds, strict=True):
+            seconds.append(timer.seconds())
+            after_each()
+
+    def timed(self, table: ProductTable) -> tuple[Timed, ...]:
+        """The terms and seconds of each step, after at least one round."""
+        return tuple(
+            (timer.terms(table), settled(seconds))
+            for timer, seconds in zip(self._timers, self._seconds, strict=True)
+        )
+
+    def _add(self, probe: Probe, device: Device, precision: Precision, widths: tuple[int, ...]) -> None:
         model = _random_model(probe, device, precision)
-        attention = "row" if model.decoder is None else "example"
-        if not base_host_bytes and attention == "example":
-            ready = _made_ready(model)
-        share_s = max(0.0, left_s) / (len(PROBES) - at) / len(probe.steps)
+        self.attention = "row" if model.decoder is None else "example"
+        grown = 0.0
+        if self.attention == "example" and not self.base_host_bytes:
+            self.attention_program_bytes, grown = _made_ready(model, precision)
+        optimizer = _optimizer(model, probe, device, precision)
         for asked in probe.steps:
-            timer = _Timer(device, model, precision, probe, asked, attention)
-            seconds = timer.seconds(share_s, after_each)
-            terms = step_terms(model.dims, Tuning.of(probe.tune), timer.work, table)
-            found.append((terms, seconds))
-        base_host_bytes = base_host_bytes or psutil.Process().memory_info().rss
-    return Probed(tuple(found), attention, base_host_bytes, *ready)
+            timer = _Timer(device, model, precision, probe, asked, self.attention, optimizer)
+            timer.seconds()
+            self._timers.append(timer)
+            self._seconds.append([])
+        self.base_host_bytes = self.base_host_bytes or int(psutil.Process().memory_info().rss - grown)
+        for width in widths:
+            # Attention and head meet nothing new: their groups were made ready, their rows are as many.
+            asked = Asked(1, (256, 128, width - 384), 0.1)
+            timer = _Timer(device, model, precision, probe, asked, self.attention, optimizer)
+            self.new_widths.append(_new_width(timer, model, probe, width))
 
 
-def _made_ready(model: LoadedModel) -> tuple[int, int]:
-    """(growth of the process in bytes, products that were made ready for)"""
-    from trueup.model import attention, loss
+def _new_width(timer: _Timer, model: LoadedModel, probe: Probe, width: int) -> NewWidth:
+    first_s = timer.one_step()
+    sizes = sizes_of(model.dims, Tuning.of(probe.tune), width)
+    return NewWidth(frozenset(sizes), first_s - timer.seconds())
 
-    before = psutil.Process().memory_info().rss
-    model.get_ready(READY_TOKENS)
-    grown = psutil.Process().memory_info().rss - before
-    programs = attention.ready_products(READY_TOKENS) + loss.ready_products(READY_TOKENS, model.dims.vocab)
-    return max(0, grown), programs
+
+def _made_ready(model: LoadedModel, precision: Precision) -> tuple[float, float]:
+    """Bytes that the process grows by with each product of attention that is made ready, and with all."""
+    import torch
+
+    from trueup.model import attention
+
+    dims, dtype = model.dims, getattr(torch, precision.compute_dtype)
+    gc.collect()  # what loading left behind
+    before = settled_resident_bytes()
+    heads = (dims.heads, dims.kv_heads)
+    attention.get_ready(READY_TOKENS, heads=heads, head_dim=dims.head_dim, dtype=dtype)
+    grown = max(0.0, float(settled_resident_bytes() - before))
+    return grown / attention.ready_products(READY_TOKENS), grown
 
 
 def _random_model(probe: Probe, device: Device, precision: Precision) -> LoadedModel:
@@ -203,6 +231,15 @@ def _random_model(probe: Probe, device: Device, precision: Precision) -> LoadedM
         return with_own_decoder(loaded, precision.compute_dtype)[0]
 
 
+def _recipe(probe: Probe) -> Recipe:
+    return Recipe(model=ModelSection(path="probe"), data=DataSection(source="probe"), tune=probe.tune)
+
+
+def _optimizer(model: LoadedModel, probe: Probe, device: Device, precision: Precision) -> Optimizer:
+    fused = device.kind in FUSED_ADAMW
+    return make_optimizer(model.trainable, _recipe(probe), precision, fused=fused)
+
+
 class _Timer:
     """Steps of one model over micro-batches of random tokens."""
 
@@ -214,28 +251,28 @@ class _Timer:
         probe: Probe,
         asked: Asked,
         attention: AttentionMode,
+        optimizer: Optimizer,
     ) -> None:
-        recipe = Recipe(model=ModelSection(path="probe"), data=DataSection(source="probe"), tune=probe.tune)
-        self._device, self._model, self._precision = device, model, precision
-        self._optimizer = make_optimizer(model.trainable, recipe, precision, fused=device.kind in FUSED_ADAMW)
-        self._clip = recipe.optimizer.clip or math.inf
+        self._device, self._model, self._precision, self._probe = device, model, precision, probe
+        self._optimizer, self._clip = optimizer, _recipe(probe).optimizer.clip or math.inf
         made = [random_micro_batch(asked, model.dims.vocab, seed) for seed in range(asked.micro_batches)]
         self._batches = [_to_device(one, device) for one in made]
         self._supervised = sum(one.supervised_tokens for one in made)
         self.work: tuple[MicroBatchWork, ...] = tuple(_work(one, asked, attention) for one in made)
 
-    def seconds(self, budget_s: float, after_each: Callable[[], None]) -> float:
-        """A step in peace: three of four took longer. Neighbours only ever add to it."""
-        for _ in range(UNTIMED):
-            self._step()
-        times = list[float]()
-        stop = time.perf_counter() + budget_s
-        while len(times) < FEWEST or (time.perf_counter() < stop and len(times) < MOST):
-            start = time.perf_counter()
-            self._step()
-            times.append(time.perf_counter() - start)
-            after_each()
-        return sorted(times)[(len(times) - 1) // 4]
+    def seconds(self) -> float:
+        """Of a step after another of the same model, as in a run: what it needs is near."""
+        self._step()
+        return self.one_step()
+
+    def one_step(self) -> float:
+        start = time.perf_counter()
+        self._step()
+        return time.perf_counter() - start
+
+    def terms(self, table: ProductTable) -> dict[str, float]:
+        """What a step is made of."""
+        return step_terms(self._model.dims, Tuning.of(self._probe.tune), self.work, table)
 
     def _step(self) -> None:
         import torch
