@@ -206,7 +206,7 @@ def test_output_that_is_all_zero_is_refused_as_one_token_everywhere(original: An
 def test_logits_that_are_no_numbers_are_refused_with_the_part_they_come_from(
     value: float, original: Any, int8: Path
 ) -> None:
-    """All "!": argmax of such logits is token 0."""
+    """vllm#14126, vllm#13035: all "!", since argmax of such logits is token 0."""
     quantised = loaded(int8)
     quantised.get_submodule(CULPRIT).weight.data[3] = value
     found = judged(original, quantised)

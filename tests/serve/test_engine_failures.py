@@ -151,6 +151,7 @@ class Broken(ContextRunner):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_logits_that_are_not_numbers_end_the_request_and_never_become_token_0(bad: float) -> None:
+    """vllm#14126, vllm#13035."""
     plan = plan_of()
     runner = Broken(plan)
     runner.bad = bad
