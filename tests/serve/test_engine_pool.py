@@ -43,6 +43,7 @@ def random_requests(count: int, seed: int, longest: int) -> list[Request]:
 def test_hundreds_of_requests_through_a_pool_for_three_all_end_as_they_would_alone(
     count: int, prefix_cache: bool
 ) -> None:
+    """llama.cpp#12253: what two said at once was garbage as soon as their cells had been moved."""
     plan = plan_of(usable=3 * 12, rows=8, context=48, chunk=16)  # 12 blocks hold the longest
     engine = engine_of(plan, prefix_cache=prefix_cache)
     requests = random_requests(count, 1, longest=48)
