@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueup.analysis.mean_interval import mean_above_zero, mean_between, mean_of, ratio_of_logs
+from trueup.analysis.mean_interval import mean_above_zero, mean_between, mean_of, ratio_of_logs, share_of
 
 SHARES = st.lists(st.floats(0, 1), min_size=2, max_size=30)
 
@@ -55,6 +55,14 @@ def test_all_right_is_no_proof_that_none_is_wrong() -> None:
     found = mean_between([1.0] * 100)
     assert found.ci == pytest.approx((100 / (100 + 1.959964**2), 1.0))
     assert found.how == "Wilson's"
+
+
+@given(st.integers(1, 100_000), st.data())
+def test_a_share_of_any_number_is_within_its_interval(n: int, data: st.DataObject) -> None:
+    for count in (0, n, data.draw(st.integers(0, n))):
+        found = share_of(count, n)
+        assert found.ci is not None
+        assert 0 <= found.ci[0] <= found.value <= found.ci[1] <= 1
 
 
 def test_rows_all_alike_show_no_spread() -> None:

@@ -91,7 +91,8 @@ def _wilson(share: float, n: int) -> tuple[float, float]:
     centre = share + z2 / (2 * n)
     reach = _NORMAL * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
     scale = 1 + z2 / n
-    return max(0.0, (centre - reach) / scale), min(1.0, (centre + reach) / scale)
+    # At 0 and 1 the share is an end itself, which rounding must not carry past it.
+    return max(0.0, min(share, (centre - reach) / scale)), min(1.0, max(share, (centre + reach) / scale))
 
 
 def _expit(x: float) -> float:
