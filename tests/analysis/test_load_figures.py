@@ -163,6 +163,18 @@ def test_counters_that_fall_mean_that_the_server_began_anew() -> None:
     assert "began anew" in (found["server_output_tokens"].reason or "")
 
 
+def test_memory_by_owner_is_known_where_the_server_told_it_but_once() -> None:
+    told = {"when": "before", "counters": {}, "states": {}, "memory": {"weights": 5e8}}
+    events = [
+        Event(at_s=0.0, kind="server_metrics", message="", data=told),
+        Event(at_s=9.0, kind="no_server_metrics", message="no whole answer in 5 s"),
+    ]
+    found = summarize_load(make_load([request(0, 0.0)], events=events))
+    assert value(found, "memory_weights_bytes") == 5e8
+    assert found["memory_weights_bytes"].method == "the server's own count, before the load"
+    assert found["preemptions_count"].reason == "no whole answer in 5 s"
+
+
 def test_a_prefix_cache_that_was_never_asked_has_no_share() -> None:
     same = {"prefix_tokens_asked": 5.0, "prefix_tokens_hit": 2.0}
     events = [counted("before", **same), counted("after", **same)]

@@ -88,6 +88,41 @@ def test_metrics_that_are_none_are_a_reason(answer: httpx.Response | Exception, 
     assert words in found
 
 
+@pytest.mark.parametrize(("silent", "asked", "known"), [(2, 3, True), (3, 3, False)])
+def test_a_server_that_does_not_answer_at_once_is_asked_again(silent: int, asked: int, known: bool) -> None:
+    count = 0
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        nonlocal count
+        count += 1
+        if count <= silent:
+            raise httpx.ReadTimeout("busy")
+        return httpx.Response(200, text="vllm:num_preemptions_total 3\n")
+
+    async def look() -> Snapshot | str:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as http:
+            return await scrape(http, "http://s/metrics", 3)
+
+    assert isinstance(asyncio.run(look()), Snapshot) == known
+    assert count == asked
+
+
+def test_a_server_that_says_it_has_no_metrics_is_not_asked_again() -> None:
+    count = 0
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        nonlocal count
+        count += 1
+        return httpx.Response(404)
+
+    async def look() -> Snapshot | str:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as http:
+            return await scrape(http, "http://s/metrics", 3)
+
+    assert "HTTP 404" in str(asyncio.run(look()))
+    assert count == 1
+
+
 @pytest.mark.parametrize(
     ("url", "root", "local"),
     [

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import fsum
-from typing import Any, NamedTuple
+from typing import Any
 
 from trueup.schema import Measurement, RunRecord, Sample
 
 from .load_names import load_figure, load_missing
 
 Found = dict[str, Measurement]
+_Rose = dict[str, float]  # by counter
 
 SERVER_METRICS_EVENT = "server_metrics"  # data: when (before, after), counters, states, memory
 NO_METRICS_EVENT = "no_server_metrics"  # its message says why
@@ -25,44 +26,49 @@ _FIGURES = (
 )
 
 
-class _Told(NamedTuple):
-    """By how much each counter rose, and the last memory by owner."""
-
-    rose: dict[str, float]
-    memory: dict[str, float]
-
-
 def of_server(record: RunRecord, samples: Sequence[Sample]) -> Found:
     """Each with a value or the reason; `samples` are those of the measured stretch."""
-    told = _told(record)
-    if isinstance(told, str):
-        return {name: load_missing(name, told) for name in _FIGURES}
+    snapshots = {
+        str(event.data.get("when")): event.data
+        for event in record.events
+        if event.kind == SERVER_METRICS_EVENT
+    }
+    memory = _memory(snapshots)
+    rose = _rises(record, snapshots)
+    if isinstance(rose, str):
+        return {name: load_missing(name, rose) for name in _FIGURES} | memory
     found = _states(samples)
-    found["preemptions_count"] = _rise(told, "preemptions_count", "preemptions")
-    found["server_output_tokens"] = _rise(told, "server_output_tokens", "output_tokens")
+    found["preemptions_count"] = _rise(rose, "preemptions_count", "preemptions")
+    found["server_output_tokens"] = _rise(rose, "server_output_tokens", "output_tokens")
     found["prefix_cache_hit_share"] = _part(
-        told,
+        rose,
         "prefix_cache_hit_share",
         "prefix_tokens_hit",
         ("prefix_tokens_asked",),
         "looked up in the cache",
     )
     found["server_recompute_share"] = _part(
-        told, "server_recompute_share", "recomputed_tokens", ("processed_tokens",), "computed"
+        rose, "server_recompute_share", "recomputed_tokens", ("processed_tokens",), "computed"
     )
-    found["server_padding_share"] = _padding(told, found["server_recompute_share"])
-    found["prefill_time_share"] = _prefill_share(told)
+    found["server_padding_share"] = _padding(rose, found["server_recompute_share"])
+    found["prefill_time_share"] = _prefill_share(rose)
     for name, what in (
         ("server_queue_mean_s", "queue"),
         ("server_prefill_mean_s", "prefill"),
         ("server_ttft_mean_s", "first_token"),
     ):
-        found[name] = _mean(told, name, what)
-    return found | {
-        f"memory_{owner}_bytes": Measurement(
-            value=held, unit="bytes", kind="measured", method="the server's own count, at the end of the load"
-        )
-        for owner, held in told.memory.items()
+        found[name] = _mean(rose, name, what)
+    return found | memory
+
+
+def _memory(snapshots: Mapping[str, Mapping[str, Any]]) -> Found:
+    """By owner, as told last; what a server holds by owner does not change while it serves."""
+    when = next((one for one in ("after", "before") if one in snapshots), None)
+    held = _numbers(snapshots[when].get("memory")) if when is not None else {}
+    how = f"the server's own count, {when} the load"
+    return {
+        f"memory_{owner}_bytes": Measurement(value=size, unit="bytes", kind="measured", method=how)
+        for owner, size in held.items()
     }
 
 
@@ -80,19 +86,14 @@ def counter_doubt(found: Mapping[str, Measurement]) -> str | None:
     )
 
 
-def _told(record: RunRecord) -> _Told | str:
-    """What is known, or why nothing is."""
-    snapshots = {
-        event.data.get("when"): event.data for event in record.events if event.kind == SERVER_METRICS_EVENT
-    }
+def _rises(record: RunRecord, snapshots: Mapping[str, Mapping[str, Any]]) -> _Rose | str:
+    """By how much each counter rose, or why nothing is known."""
     before, after = snapshots.get("before"), snapshots.get("after")
     if before is None or after is None:
         why = [event.message for event in record.events if event.kind == NO_METRICS_EVENT]
         return why[-1] if why else "the server's metrics were not read both before and after the load"
     first, last = _numbers(before.get("counters")), _numbers(after.get("counters"))
-    return _Told(
-        {name: last[name] - first[name] for name in last if name in first}, _numbers(after.get("memory"))
-    )
+    return {name: last[name] - first[name] for name in last if name in first}
 
 
 def _numbers(found: Any) -> dict[str, float]:
@@ -125,21 +126,21 @@ def _states(samples: Sequence[Sample]) -> Found:
     return found
 
 
-def _prefill_share(told: _Told) -> Measurement:
+def _prefill_share(rose: _Rose) -> Measurement:
     """By the wall clock where the server has it; else by the seconds of requests, which says so."""
     words = "told of prefill and decode"
     clock, requests = ("prefill_s", "decode_s"), ("request_prefill_s", "request_decode_s")
-    if all(name in told.rose for name in clock) or not all(name in told.rose for name in requests):
-        return _part(told, "prefill_time_share", clock[0], clock, words)
-    found = _part(told, "prefill_time_share", requests[0], requests, words)
+    if all(name in rose for name in clock) or not all(name in rose for name in requests):
+        return _part(rose, "prefill_time_share", clock[0], clock, words)
+    found = _part(rose, "prefill_time_share", requests[0], requests, words)
     if found.value is None:
         return found
     return found.model_copy(update={"method": f"{found.method}; {OVERLAP}"})
 
 
-def _padding(told: _Told, recompute: Measurement) -> Measurement:
+def _padding(rose: _Rose, recompute: Measurement) -> Measurement:
     """What is neither useful nor done again, where the server tells that apart."""
-    useful = _part(told, "server_padding_share", "useful_tokens", ("processed_tokens",), "computed")
+    useful = _part(rose, "server_padding_share", "useful_tokens", ("processed_tokens",), "computed")
     if useful.value is None:
         return useful
     again = recompute.value or 0.0
@@ -151,18 +152,18 @@ def _padding(told: _Told, recompute: Measurement) -> Measurement:
     return load_figure("server_padding_share", max(0.0, 1 - useful.value - again), "measured", method)
 
 
-def _rise(told: _Told, name: str, counter: str) -> Measurement:
-    rose = told.rose.get(counter)
-    if rose is None:
+def _rise(rose: _Rose, name: str, counter: str) -> Measurement:
+    by = rose.get(counter)
+    if by is None:
         return load_missing(name, f"the server has no counter of {_in_words(counter)}")
-    if rose < 0:
+    if by < 0:
         return load_missing(name, "the counter fell: the server began anew during the load")
-    return load_figure(name, rose, "measured", "the server's counter, after the load less before it")
+    return load_figure(name, by, "measured", "the server's counter, after the load less before it")
 
 
-def _mean(told: _Told, name: str, what: str) -> Measurement:
+def _mean(rose: _Rose, name: str, what: str) -> Measurement:
     """Over the requests that the server counted meanwhile, those of others among them."""
-    seconds, counter = told.rose.get(f"request_{what}_s"), told.rose.get(f"request_{what}_count")
+    seconds, counter = rose.get(f"request_{what}_s"), rose.get(f"request_{what}_count")
     if seconds is None or counter is None:
         return load_missing(name, f"the server has no histogram of {_in_words(f'request_{what}_s')}")
     if seconds < 0 or counter < 0:
@@ -173,17 +174,17 @@ def _mean(told: _Told, name: str, what: str) -> Measurement:
     return load_figure(name, seconds / counter, "measured", how, n=round(counter))
 
 
-def _part(told: _Told, name: str, part: str, whole: tuple[str, ...], what: str) -> Measurement:
+def _part(rose: _Rose, name: str, part: str, whole: tuple[str, ...], what: str) -> Measurement:
     counters = (part, *whole)
-    if lacking := [one for one in counters if one not in told.rose]:
+    if lacking := [one for one in counters if one not in rose]:
         return load_missing(name, f"the server has no counter of {_in_words(lacking[0])}")
-    total = fsum(told.rose[one] for one in whole)
-    if min(told.rose[one] for one in counters) < 0:
+    total = fsum(rose[one] for one in whole)
+    if min(rose[one] for one in counters) < 0:
         return load_missing(name, "a counter fell: the server began anew during the load")
     if total <= 0:
         return load_missing(name, f"nothing was {what} during the load")
     return load_figure(
-        name, told.rose[part] / total, "measured", "by the server's counters, after the load less before it"
+        name, rose[part] / total, "measured", "by the server's counters, after the load less before it"
     )
 
 

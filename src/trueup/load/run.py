@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 PROBES_HAVE_TOKENS = 1
 RESERVE_TOKENS = 64  # of the context: what a chat template may add, where the server tells no counts
 LOOK_EVERY_S = 1.0  # at the server's metrics
+LOOKS = 3  # before and after the load, where a server that is at its limit does not answer at once
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -298,7 +299,7 @@ class _Load:
                 await self._look(http, url, "after")
 
     async def _look(self, http: httpx.AsyncClient, url: str, when: str) -> bool:
-        found = await scrape(http, url)
+        found = await scrape(http, url, LOOKS)
         if isinstance(found, str):
             self._timeline.event(NO_METRICS_EVENT, found)
             return False

@@ -84,11 +84,13 @@ def read_metrics(text: str) -> Snapshot:
     return Snapshot(_named(COUNTERS, values), _named(STATES, values), memory)
 
 
-async def scrape(http: httpx.AsyncClient, url: str) -> Snapshot | str:
-    """The server's metrics now, or why there are none."""
+async def scrape(http: httpx.AsyncClient, url: str, tries: int = 1) -> Snapshot | str:
+    """The server's metrics now, or why there are none; it is asked `tries` times where it does not answer."""
     try:
         found = await fetch(http, url, within_s=WITHIN_S, most_bytes=MOST_BYTES)
     except NoDocumentError as error:
+        if tries > 1:
+            return await scrape(http, url, tries - 1)
         return f"{url} did not answer: {error}"
     if found.status != 200:
         return f"{url} answered HTTP {found.status}"
