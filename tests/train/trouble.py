@@ -138,6 +138,7 @@ def _count_calls(counted: Counted) -> None:
     from fsspec.implementations.local import LocalFileSystem
 
     import trueup.store.database
+    import trueup.store.migrate
     from trueup.checkpoint.remote_files import RemoteFiles
     from trueup.files.whole import new_beside
 
@@ -149,7 +150,8 @@ def _count_calls(counted: Counted) -> None:
         setattr(os, name, around("rename", getattr(os, name)))
     for name in ("unlink", "remove", "rmdir"):
         setattr(os, name, around("unlink", getattr(os, name)))
-    trueup.store.database.commit = around("commit", trueup.store.database.commit)
+    committed = around("commit", trueup.store.database.commit)
+    trueup.store.database.commit = trueup.store.migrate.commit = committed
     RemoteFiles._put_once = around("upload", RemoteFiles._put_once, half_uploaded)  # type: ignore[method-assign]
     LocalFileSystem.rm_file = around("upload", LocalFileSystem.rm_file)
 
