@@ -8,12 +8,15 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from trueup.schema import Evaluation, Frozen, InputError, Measurement, RunHeader, RunRecord
+from trueup.schema import Evaluation, Frozen, InputError, Measurement, RunHeader, RunRecord, unavailable
+from trueup.schema.bounds import SECONDS, Bounds
 
 from .aspect import Aspect
 from .bill import started_at
 from .load_compare import LOAD_ASPECTS, kind_of
 from .totals import split_repeated
+
+SIZES = Bounds(1e-100, 1e100)  # of what is compared: ratios of these are numbers
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,14 @@ class ComparedRun:
     measurements: Mapping[str, Measurement]
     evaluations: Sequence[Evaluation] = ()
     tokens_after: Mapping[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """What is beyond any comparison is not known. InputError for a damaged wall clock."""
+        wall_s = self.header.wall_s or 0.0
+        SECONDS.require(wall_s, f"run {self.id} has a damaged record: its wall clock took {wall_s:g} s")
+        if beyond := {name: one for name, one in self.measurements.items() if not _has_a_size(one)}:
+            known = {name: _not_known(one) for name, one in beyond.items()}
+            object.__setattr__(self, "measurements", {**self.measurements, **known})
 
     @classmethod
     def of(cls, record: RunRecord) -> ComparedRun:
@@ -58,6 +69,18 @@ class ComparedRun:
                 "instant; the record is damaged: import the run again from where it was made"
             )
         return started
+
+
+def _has_a_size(one: Measurement) -> bool:
+    return all(
+        value is None or value == 0 or SIZES.hold(abs(value)) for value in (one.value, *(one.ci or ()))
+    )
+
+
+def _not_known(one: Measurement) -> Measurement:
+    interval = f" ({one.ci[0]:g} to {one.ci[1]:g})" if one.ci is not None else ""
+    reason = f"{one.value or 0.0:g}{interval} is beyond what can be compared"
+    return unavailable(one.unit, reason, method=one.method, scope=one.scope, n=one.n)
 
 
 @dataclass(frozen=True)
