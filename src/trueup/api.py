@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from numbers import Real
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from trueup.analysis.asked_prices import asked_price, price_request
 from trueup.analysis.bill import Bill, make_bill, one_off_given
@@ -203,7 +203,7 @@ def _price(usd_per_hour: Any, source: Any) -> Price:
     """Judged before the run is read: a program's mistake should not wait for the disk."""
     if isinstance(usd_per_hour, bool) or not isinstance(usd_per_hour, Real):
         raise InputError(f"usd_per_hour={usd_per_hour!r}: a price is a number of dollars, such as 1.34375")
-    if not PER_HOUR.hold(usd_per_hour):
+    if not PER_HOUR.hold(cast("float", usd_per_hour)):
         raise InputError(f"usd_per_hour={usd_per_hour!r}: a price of an hour is {PER_HOUR}, in dollars")
     if not isinstance(source, str):
         raise InputError(f"price_source={source!r}: a string is needed that says where the price is from")

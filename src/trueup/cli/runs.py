@@ -153,7 +153,8 @@ def import_run(
     from trueup.store import bundle
 
     home = find_home().for_writing()
-    done, problems = [], []
+    done: list[bundle.ImportedRun] = []
+    problems: list[str] = []
     for file in bundle.bundles_in(path) if path.is_dir() else [path]:
         try:
             done.append(bundle.import_run(home.path, file))
