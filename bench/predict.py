@@ -162,11 +162,12 @@ def _trueup(home: Path, *arguments: str) -> str:
 
 
 def _build(home: Path, names: set[str]) -> None:
-    """The built-in models: the run that writes one takes more memory than any later one."""
-    from trueup.model.builtin import resolve_model
-
+    """The built-in models: the run that writes one takes more memory than any later one. In a process of its
+    own, since a child's peak begins with that of the process which started it."""
+    asked = "resolve_model(sys.argv[1], pathlib.Path(sys.argv[2]))"
+    code = f"import pathlib, sys; from trueup.model.builtin import resolve_model; {asked}"
     for name in sorted(names):
-        resolve_model(name, home)
+        subprocess.run([sys.executable, "-c", code, name, str(home)], check=True)
 
 
 def _measured(case: Case, home: Path, made: Path) -> dict[str, Any]:
