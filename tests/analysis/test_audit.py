@@ -311,6 +311,21 @@ def test_a_models_parameters_are_counted_as_where_it_is_loaded(name: str) -> Non
     assert published_dims(model) == expected
 
 
+@pytest.mark.parametrize(
+    ("says", "formula", "words"),
+    [
+        ("1e-20", "a", "less by a factor of 1e+20"),
+        ("1e20", "1 / a", "1e+20 times that"),
+        ("1e-30", "(1e30 * a) ** 8", "less by a factor of 1e+270"),
+        (f"{'9' * 40}e30", "1 / (1e30 * a) ** 8", "beyond any comparison with it"),
+    ],
+)
+def test_a_gap_beyond_a_floats_digits_is_told(says: str, formula: str, words: str) -> None:
+    found = one({"says": says, "from": formula}, a="exactly 1")
+    assert found.verdict == "does not follow"
+    assert words in found.reason
+
+
 # --- bad input --------------------------------------------------------------------------------------------
 
 
@@ -334,6 +349,7 @@ def test_a_models_parameters_are_counted_as_where_it_is_loaded(name: str) -> Non
         ({"says": "0 tokens/s", "training": {"model": "llama-3-8b", "on": "h100"}}, "not above zero"),
         ({"says": "-5 tokens/s", "decoding": {"model": "llama-3-8b", "on": "h100"}}, "not above zero"),
         ({"says": "-40 GB", "memory": {"model": "llama-3-8b", "tune": "full"}}, "not above zero"),
+        (decoding(f"{'9' * 40}e30 tokens/s", bytes_per_parameter="1e30 ** 8"), "too large, or too small"),
         ({"check": "a"}, "compares nothing"),
         ({"check": "a < 1 < a"}, "compares nothing"),
         ({"check": "a in a"}, "compare with"),

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import date
 from fractions import Fraction
 
+from pydantic import ValidationError
+
 from trueup.schema import InputError, Measurement
 from trueup.schema.claim import Audit, AuditedClaim, Claim, ClaimFile, Figure, Finding, HardwareClaim, Verdict
 
@@ -55,7 +57,10 @@ def audit_claims(located: LocatedClaims, today: date) -> Audit:
     audited = []
     for name, claim in claims.claims.items():
         with _at(located, f"claims.{name}"):
-            one = _audited(name, claim, published.get(name), figures, today)
+            try:
+                one = _audited(name, claim, published.get(name), figures, today)
+            except (ArithmeticError, ValidationError):  # each figure is a number: what they make may be none
+                raise InputError("its figures make a number too large, or too small, to be meant") from None
             given = _sources(claims, figures.rests_on(claim.formula, claim.check))
             audited.append(one.model_copy(update={"sources": (*given, *one.sources)}))
     return Audit(title=claims.title, source=claims.source, claims=tuple(audited))
@@ -196,12 +201,16 @@ def _gap(said: Fraction, recomputed: Fraction) -> tuple[Measurement | None, str]
     """How far what was said lies from what follows, as a share of what follows."""
     if recomputed == 0 or said / recomputed <= 0:
         return None, "not it"
-    share = float(said / recomputed) - 1
+    try:
+        times, fraction = float(said / recomputed), float(recomputed / said)
+    except OverflowError:
+        return None, "beyond any comparison with it"
+    share = times - 1
     gap = Measurement(value=share, unit="1", kind="derived", method="said / recomputed - 1")
-    if 1 + share >= _FACTOR_FROM:
-        return gap, f"{four_digits(1 + share)} times that"
-    if 1 / (1 + share) >= _FACTOR_FROM:
-        return gap, f"less by a factor of {four_digits(1 / (1 + share))}"
+    if times >= _FACTOR_FROM:
+        return gap, f"{four_digits(times)} times that"
+    if fraction >= _FACTOR_FROM:
+        return gap, f"less by a factor of {four_digits(fraction)}"
     return gap, f"{abs(share):.1%} {'more' if share > 0 else 'less'}"
 
 
