@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 RECIPE = Path(__file__).parents[2] / "recipes" / "tiny.yaml"
 LOAD = (
     *("--rate", "20", "--requests", "60", "--prompt-tokens", "48", "--output-tokens", "8"),
-    *("--usd-per-hour", "0.0816", "--ttft-limit", "60"),
+    *("--usd-per-hour", "0.0816", "--ttft-limit", "60", "--ready-within", "3600"),
     *("--serve-option=--context=128", "--serve-option=--concurrency=2"),
 )
 TRAFFIC = ("--traffic", "100000")
