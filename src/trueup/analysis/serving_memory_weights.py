@@ -18,7 +18,7 @@ WeightScheme = Literal["fp32", "bf16", "int8", "int4", "fp8"]
 WholeType = Literal["fp32", "bf16"]
 WEIGHT_SCHEMES: tuple[WeightScheme, ...] = get_args(WeightScheme)
 NUMBER_BYTES: dict[WholeType, int] = {"fp32": 4, "bf16": 2}
-PACKED_BLOCK, PACKED_SUM_BYTES = 64, 4
+PACKED_BLOCK = 64
 SCALE_BYTES = NORM_BYTES = 4  # fp32, whatever the weights are in
 
 
@@ -135,8 +135,8 @@ class Stored:
         return lines
 
     def packing(self) -> Measurement:
-        """What oneDNN's layout takes beyond the values at the most. The embedding is not in it, nor what is
-        widened call by call. A head of int8 that is the embedding too has a second copy in that layout."""
+        """What oneDNN's layout takes beyond the values of bf16 matrices at the most. The embedding is not in
+        it, nor what is read row by row or widened call by call."""
         dims = self.dims
         queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
         of_layer = [
@@ -145,15 +145,10 @@ class Stored:
         ]
         more = 0
         if self.scheme == "bf16":
-            more += dims.layers * sum(_packed("bf16", *one) for one in of_layer)
-        head = self.matrices[-1]  # or the embedding that is it
-        if head.group is None and (not dims.tied_head or head.scheme == "int8"):
-            more += _packed(head.scheme, dims.vocab, dims.hidden)
-            more += head.value_bytes if dims.tied_head else 0
-        how = "bf16, and an int8 head, in whole blocks of 64 outputs by 64 inputs, and 4 B an output of int8"
-        return predicted_bytes(
-            more, how + ("; a head that is the embedding too as a copy" if dims.tied_head else "")
-        )
+            more += dims.layers * sum(_packed(*one) for one in of_layer)
+        if self.head_scheme == "bf16" and not dims.tied_head:
+            more += _packed(dims.vocab, dims.hidden)
+        return predicted_bytes(more, "bf16, in whole blocks of 64 outputs by 64 inputs")
 
     def _owner(self, owner: str) -> Measurement:
         mine = [one for one in self.matrices if one.owner == owner]
@@ -171,10 +166,7 @@ class Stored:
         return predicted_bytes(sum(one.count * one.value_bytes for one in mine) + scales, how)
 
 
-def _packed(scheme: WeightScheme, outputs: int, inputs: int) -> int:
-    """Bytes of one matrix in oneDNN's layout beyond those of its values, on processors with AVX-512."""
-    if scheme not in ("bf16", "int8"):  # as they are, or widened call by call
-        return 0
+def _packed(outputs: int, inputs: int) -> int:
+    """Bytes of a bf16 matrix in oneDNN's layout beyond those of its values, on processors with AVX-512."""
     wide, deep = (-(-size // PACKED_BLOCK) * PACKED_BLOCK for size in (outputs, inputs))
-    more = (wide * deep - outputs * inputs) * SCHEMES[scheme].bits // 8
-    return more + (PACKED_SUM_BYTES * wide if scheme == "int8" else 0)
+    return (wide * deep - outputs * inputs) * NUMBER_BYTES["bf16"]

@@ -16,7 +16,8 @@ import torch
 from trueup.schema import InputError, ModelDims, TrueupError
 
 from .compile import TORCHS_LIMIT
-from .inference_bytes import PackedByteLinear
+from .decode import Decoder
+from .decode_matrices import decoder_of
 from .inference_layer import (
     EMBEDDING,
     FINAL_NORM,
@@ -50,7 +51,8 @@ CompileMode = Literal["none", "layer"]
 @dataclass
 class InferenceModel:
     """Runs steps once it has a pool. `dtype` is that of the products; the stream between layers, norms and
-    logits are fp32. For one thread."""
+    logits are fp32. `decoder` takes decode steps where the model and the pool are such as it takes. For one
+    thread."""
 
     frame: Frame
     dtype: torch.dtype
@@ -61,6 +63,7 @@ class InferenceModel:
     head: Linear
     compile_mode: CompileMode = "none"
     pool: KvPool | None = None
+    decoder: Decoder | None = None
     _run_layer: Callable[..., torch.Tensor] | None = None
 
     @classmethod
@@ -92,6 +95,8 @@ class InferenceModel:
         model = _build(frame, weights, dtype, torch.device(device), fused=compile_mode == "none")
         if compile_mode == "layer":
             model._compile(backend)
+        else:
+            model.decoder = decoder_of(model.frame, model.layers, model.norm_H, model.head)
         return model
 
     @property
@@ -128,6 +133,8 @@ class InferenceModel:
             raise TrueupError("the model has no KV pool yet; call new_pool before the first step")
         with self._without_gradients():
             rows, new = step.tokens_BQ.shape
+            if self.decoder is not None and self.decoder.takes(step, self.pool):
+                return self.decoder(step, self.embedding(step.tokens_BQ.flatten()), self.pool)
             groups = self.dims.heads // self.dims.kv_heads
             places = StepPlaces.of(step, self.pool, self.frame.turn_2PD, groups)
             stream_NH = self.embedding(step.tokens_BQ.to(self.device).flatten())
@@ -164,8 +171,7 @@ class InferenceModel:
             for owner, size in layer.bytes().items():
                 found[owner] += size
         shared = self.dims.tied_head
-        packed = bytes_of(self.head.packed) if isinstance(self.head, PackedByteLinear) else 0
-        outer = {"embedding and head": self.embedding.bytes + packed}
+        outer = {"embedding and head": self.embedding.bytes}
         if not shared:
             outer = {"embedding": self.embedding.bytes, "head": self.head.bytes}
         return {**outer, **found, "rotary": bytes_of(self.frame.turn_2PD)}

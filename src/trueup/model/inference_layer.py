@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from .inference_bytes import PackedByteLinear, multiplies_bytes, pack_bytes
+from .inference_bytes import ByteLinear, multiplies_bytes
 from .inference_linear import Linear, Matrix, dense_linear, linear_of
 from .inference_stored import StoredMatrix, WidenedLinear, bytes_of
 from .inference_weights import Frame, Weights
@@ -125,28 +125,19 @@ def build_embedding(
     else:
         embedding = Embedding(matrix.to(device, dtype, copy=True))
     if not frame.dims.tied_head:
-        own = weights.matrix(HEAD)
-        packed = _packed_head(own, device, fused=fused)
-        return embedding, packed or linear_of((own,), (None,), dtype, device, fused=fused)
-    return embedding, _shared_head(embedding, matrix, device, fused=fused)
+        return embedding, linear_of((weights.matrix(HEAD),), (None,), dtype, device, fused=fused)
+    return embedding, _shared_head(embedding.weight, matrix, device, fused=fused)
 
 
-def _packed_head(matrix: Matrix, device: torch.device, *, fused: bool) -> Linear | None:
-    """Of int8 with a scale for each output, where bytes are multiplied; else None."""
-    if not isinstance(matrix, QuantizedWeight) or matrix.scheme != "int8" or matrix.scales_OG.shape[1] != 1:
-        return None
-    if not (fused and multiplies_bytes(device)):
-        return None
-    return PackedByteLinear(pack_bytes(matrix.values_OI), matrix.scales_OG.flatten().float())
-
-
-def _shared_head(embedding: Embedding, matrix: Matrix, device: torch.device, *, fused: bool) -> Linear:
-    stored = embedding.weight
+def _shared_head(
+    stored: torch.Tensor | StoredMatrix, matrix: Matrix, device: torch.device, *, fused: bool
+) -> Linear:
     if isinstance(stored, torch.Tensor):
         return dense_linear(stored, None, device, fused=fused, shared=True)
-    packed = _packed_head(matrix, device, fused=fused)
-    if packed is not None:
-        return packed
+    assert isinstance(matrix, QuantizedWeight)
+    bytewise = matrix.scheme == "int8" and stored.scales_OG.shape[1] == 1
+    if bytewise and fused and multiplies_bytes(device):
+        return ByteLinear(stored.values, stored.scales_OG.flatten(), None)
     return WidenedLinear(stored, None)
 
 
@@ -155,11 +146,11 @@ def build_layer(
 ) -> InferenceLayer:
     """The layer of transformers' name, "model.layers.0" say."""
 
-    def joined(*names: str, by_output: bool = False) -> Linear:
+    def joined(*names: str) -> Linear:
         full = [f"{name}.{part}" for part in names]
         matrices = tuple(weights.matrix(part) for part in full)
         biases = tuple(weights.vector(f"{part}.bias") for part in full)
-        return linear_of(matrices, biases, dtype, device, fused=fused, by_output=by_output)
+        return linear_of(matrices, biases, dtype, device, fused=fused)
 
     def norm(part: str) -> torch.Tensor:
         found = weights.vector(f"{name}.{part}.weight")
@@ -172,7 +163,7 @@ def build_layer(
         out=joined("self_attn.o_proj"),
         feed_norm_H=norm("post_attention_layernorm"),
         gate=_gate(weights, name, dtype, device, fused=fused),
-        down=joined("mlp.down_proj", by_output=True),
+        down=joined("mlp.down_proj"),
         heads=(frame.dims.heads, frame.dims.kv_heads),
         scaling=frame.scaling,
         eps=frame.eps,
@@ -186,9 +177,6 @@ def _gate(weights: Weights, name: str, dtype: torch.dtype, device: torch.device,
     biases = [weights.vector(f"{part}.bias") for part in names]
     pairs = list(zip(matrices, biases, strict=True))
     if fused and all(isinstance(matrix, torch.Tensor) for matrix in matrices):
-        gate, up = (
-            linear_of((matrix,), (bias,), dtype, device, fused=fused, by_output=True)
-            for matrix, bias in pairs
-        )
+        gate, up = (linear_of((matrix,), (bias,), dtype, device, fused=fused) for matrix, bias in pairs)
         return SplitGate(gate, up)
     return JoinedGate(linear_of(tuple(matrices), tuple(biases), dtype, device, fused=fused))

@@ -4,9 +4,10 @@ read it.
 N rows of activations, I inputs, O outputs, G scales of an output.
 
 What is stored and what computes:
-- fp32 and bf16 weights compute as they are, in products of that precision, and lie as a CPU reads them best.
-- int8 weights with a scale for each output stay int8 in the product where the CPU multiplies bytes exactly;
-  activations are rounded to 15 bits there, or at one or two rows to bf16 (`inference_bytes`).
+- fp32 and bf16 weights compute as they are, in products of that precision.
+- int8 weights with a scale for each output stay int8. A decode step widens them as they are read, and its
+  activations stay fp32 (`decode`). Elsewhere, where the CPU multiplies bytes exactly, activations are rounded
+  to 15 bits (`inference_bytes`).
 - All other quantised weights (groups, int4 as two values to the byte, fp8, int8 elsewhere) are widened in
   each call, one matrix at a time, and the activations stay as they are.
 """
@@ -62,31 +63,6 @@ class PlainLinear:
 
 
 @dataclass(frozen=True)
-class ColumnLinear:
-    """In fp32 on a CPU: input by input, so that a product with few rows walks through the weight as it lies.
-    On AMX cores one row was measured a sixth faster than row by row, 64 rows a fifth, 8 and 256 the same;
-    oneDNN's blocked layout is a tenth faster at 8 rows, and a third slower at one. The feed-forward part's
-    larger matrices are as fast row by row at one row, and a third faster at 8 (`by_output`)."""
-
-    weight_IO: torch.Tensor
-    bias_O: torch.Tensor | None
-
-    def __call__(self, x_NI: torch.Tensor) -> torch.Tensor:
-        if self.bias_O is None:
-            return torch.mm(x_NI, self.weight_IO)
-        return torch.addmm(self.bias_O, x_NI, self.weight_IO)
-
-    def added(self, x_NI: torch.Tensor, stream_NO: torch.Tensor) -> torch.Tensor:
-        if self.bias_O is not None:
-            stream_NO += self.bias_O
-        return stream_NO.addmm_(x_NI, self.weight_IO)
-
-    @property
-    def bytes(self) -> int:
-        return bytes_of(self.weight_IO, self.bias_O)
-
-
-@dataclass(frozen=True)
 class OneDnnLinear:
     """On a CPU, by oneDNN: bf16 in its own layout (`blocked`), and an fp32 head that is the embedding too and
     lies as that reads it. There up to two rows take torch's product, which reads a plain weight faster."""
@@ -137,15 +113,12 @@ def linear_of(
     device: torch.device,
     *,
     fused: bool = True,
-    by_output: bool = False,
 ) -> Linear:
     """One linear layer of several whose input is the same. `fused`: let a CPU take oneDNN's products, which a
-    compiler would not see through. `by_output`: leave fp32 weights output by output, row by row."""
+    compiler would not see through."""
     if all(isinstance(matrix, torch.Tensor) for matrix in matrices):
         weight_OI = _joined([matrix.to(dtype) for matrix in matrices if isinstance(matrix, torch.Tensor)])
         bias_O = _joined_biases(matrices, biases, dtype, device)
-        if by_output and weight_OI.dtype == torch.float32:
-            return PlainLinear(weight_OI.to(device, copy=True), bias_O)
         return dense_linear(weight_OI, bias_O, device, fused=fused)
     stored = [matrix for matrix in matrices if isinstance(matrix, QuantizedWeight)]
     alike = len({(weight.scheme, weight.group) for weight in stored}) == 1
@@ -178,14 +151,13 @@ def dense_linear(
     shared: bool = False,
 ) -> Linear:
     """`fused` as for `linear_of`. `shared`: somebody else reads the weight too, so it stays as it is."""
+    own_OI = weight_OI if shared else weight_OI.to(device, copy=True).contiguous()
     if not (fused and device.type == "cpu" and torch._C._has_mkldnn):
-        return PlainLinear(weight_OI.to(device), bias_O)
+        return PlainLinear(own_OI, bias_O)
     if weight_OI.dtype == torch.float32:
-        if shared:
-            return OneDnnLinear(weight_OI, bias_O, blocked=False)
-        return ColumnLinear(weight_OI.t().clone(memory_format=torch.contiguous_format), bias_O)
+        return OneDnnLinear(own_OI, bias_O, blocked=False) if shared else PlainLinear(own_OI, bias_O)
     if shared or not bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()):
-        return PlainLinear(weight_OI, bias_O)
+        return PlainLinear(own_OI, bias_O)
     reorder = torch.ops.mkldnn._reorder_linear_weight
     return OneDnnLinear(reorder(weight_OI.contiguous(), DECODE_ROWS), bias_O, blocked=True)
 

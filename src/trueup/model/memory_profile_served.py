@@ -51,11 +51,11 @@ class _Shown:
 
 
 def shown(model: InferenceModel, where: Whereabouts) -> InferenceModel:
-    """The same model and pool. Eager: inside compiled code nothing can be seen."""
+    """The same model and pool, by torch's operators alone: inside compiled code nothing can be seen."""
     layers = tuple(_shown_layer(layer, where, n, len(model.layers)) for n, layer in enumerate(model.layers))
     embedding: Any = _Shown(model.embedding, where, EMBEDDING, f"{LAYER.format(0)}.input_layernorm")
     head: Any = _Shown(model.head, where, HEAD, HEAD)
-    return replace(model, embedding=embedding, layers=layers, head=head, _run_layer=None)
+    return replace(model, embedding=embedding, layers=layers, head=head, decoder=None, _run_layer=None)
 
 
 def weights_of_served(model: InferenceModel) -> Iterator[tuple[str, torch.Tensor]]:

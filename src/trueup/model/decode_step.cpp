@@ -1,0 +1,309 @@
+// One decode step of a Llama-class model on a CPU: one token a row, all layers in one parallel region.
+//
+// Activations and sums are fp32. Weights are fp32, or int8 with a scale for each output, widened in registers: a
+// step waits for them to be read, and nothing else is rounded. Every sum is taken in an order that depends on
+// neither the other rows nor the threads, so a row's bits are the same in any company.
+//
+// B rows, H hidden size, F feed-forward size, J query heads, K key heads, D numbers of a head, V vocabulary.
+// Inputs of matrices and D are multiples of 16.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <omp.h>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+extern "C" {
+
+struct Matrix {  // (outputs, inputs) row by row; fp32 where it has no scales
+    const void* weight;
+    const float *scales, *bias;  // bias: or none
+    int64_t outputs, inputs;
+};
+
+struct Layer {
+    const float *input_norm, *feed_norm;
+    Matrix qkv, out, gate, up, down;
+};
+
+struct Model {
+    int64_t layers, hidden, feed, heads, keys, head_dim, positions;
+    float eps, scaling;
+    const Layer* layer;
+    const float *final_norm, *turn;  // turn: cosines by position, then sines whose first half is negative
+    Matrix head;
+};
+
+struct Step {
+    int64_t rows, width, block_size, threads;
+    const int64_t *positions, *slots, *tables;  // (B), (B), (B, width): blocks of each row's context
+    float* const* pools;                        // of each layer: (slots, 2, K, D)
+    float *stream, *qkv, *seen, *gated;         // (B, H), (B, J + 2K, D), (B, J, D), (B, F)
+    float *normed, *scores;                     // for each thread: (B, H), (J / K, context)
+    float* logits;                              // (B, V)
+};
+}
+
+namespace {
+
+#ifdef __AVX512F__
+constexpr int WIDE = 16;
+typedef int32_t Ints __attribute__((vector_size(4 * WIDE)));
+constexpr Ints EVEN = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+#else
+constexpr int WIDE = 8;
+typedef int32_t Ints __attribute__((vector_size(4 * WIDE)));
+constexpr Ints EVEN = {0, 2, 4, 6, 8, 10, 12, 14};
+#endif
+typedef float Floats __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
+typedef int8_t Bytes __attribute__((vector_size(WIDE), aligned(1), may_alias));
+
+inline Floats load(const float* at) { return *reinterpret_cast<const Floats*>(at); }
+inline Floats load(const int8_t* at) {
+#ifdef __AVX512F__  // of what stands below gcc makes five instructions
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))));
+#else
+    return __builtin_convertvector(__builtin_convertvector(*reinterpret_cast<const Bytes*>(at), Ints), Floats);
+#endif
+}
+inline void store(float* at, Floats values) { *reinterpret_cast<Floats*>(at) = values; }
+
+// The sums of COUNT vectors, in their order, as the first numbers of one: neighbours are added, and again.
+template <int COUNT>
+inline Floats sums_of(Floats* of) {
+#pragma GCC unroll 4
+    for (int left = COUNT, width = WIDE; width > 1; width /= 2, left = (left + 1) / 2)
+#pragma GCC unroll 16
+        for (int i = 0; i < left; i += 2) {
+            Floats one = of[i], other = i + 1 < left ? of[i + 1] : one;
+            of[i / 2] = __builtin_shuffle(one, other, EVEN) + __builtin_shuffle(one, other, EVEN + 1);
+        }
+    return of[0];
+}
+
+// e^x to a rounding or two, between e^-87 and e^88
+inline Floats exp_of(Floats x) {
+    const Floats least = Floats{} - 87.0f, most = Floats{} + 88.0f;
+    x = x < least ? least : x > most ? most : x;
+    const float magic = 12582912.0f;  // added and taken off again, it leaves the nearest integer
+    Floats whole = (x * 1.44269504f + magic) - magic;
+    Floats rest = x - whole * 0.693359375f + whole * 2.12194440e-4f;
+    Floats power = rest * 1.9875691500e-4f + 1.3981999507e-3f;
+    power = power * rest + 8.3334519073e-3f;
+    power = power * rest + 4.1665795894e-2f;
+    power = power * rest + 1.6666665459e-1f;
+    power = power * rest + 5.0000001201e-1f;
+    power = power * rest * rest + rest + 1.0f;
+    Ints exponent = (__builtin_convertvector(whole, Ints) + 127) << 23;
+    Floats scale;
+    std::memcpy(&scale, &exponent, sizeof scale);
+    return power * scale;
+}
+
+// totals (ROWS, OUTPUTS) of products, each summed in a register.
+template <int ROWS, int OUTPUTS, class Weight>
+void tile(const float* x, const Weight* weight, int64_t inputs, float* totals) {
+    static_assert(ROWS * OUTPUTS <= WIDE, "one vector takes all sums");
+    Floats sums[ROWS * OUTPUTS] = {};
+    for (int64_t i = 0; i < inputs; i += WIDE) {
+        Floats columns[OUTPUTS];
+#pragma GCC unroll 16
+        for (int o = 0; o < OUTPUTS; o++) columns[o] = load(weight + o * inputs + i);
+#pragma GCC unroll 16
+        for (int row = 0; row < ROWS; row++) {
+            Floats own = load(x + row * inputs + i);
+#pragma GCC unroll 16
+            for (int o = 0; o < OUTPUTS; o++) sums[row * OUTPUTS + o] += own * columns[o];
+        }
+    }
+    Floats all = sums_of<ROWS * OUTPUTS>(sums);
+    std::memcpy(totals, &all, ROWS * OUTPUTS * sizeof(float));
+}
+
+constexpr int BLOCK = 16;      // outputs whose weights stay near while all rows take them
+constexpr int MOST_ROWS = 64;  // of one call
+
+// Into sums (rows, BLOCK), from row `first` on as many rows as make whole tiles; returns the first that is left.
+template <int ROWS, class Weight>
+int64_t tiles(const float* x, int64_t first, int64_t rows, const Weight* weight, int64_t inputs, int outputs,
+              float* sums) {
+    constexpr int WIDTH = WIDE / ROWS < 8 ? WIDE / ROWS : 8;
+    const int64_t end = rows - (rows - first) % ROWS;
+    float totals[ROWS * WIDTH];
+    for (int o = 0, width; o < outputs; o += width) {
+        width = o + WIDTH <= outputs ? WIDTH : 1;
+        for (int64_t row = first; row < end; row += ROWS) {
+            if (width == WIDTH)
+                tile<ROWS, WIDTH>(x + row * inputs, weight + o * inputs, inputs, totals);
+            else
+                tile<ROWS, 1>(x + row * inputs, weight + o * inputs, inputs, totals);
+            for (int r = 0; r < ROWS; r++)
+                for (int c = 0; c < width; c++) sums[(row + r) * BLOCK + o + c] = totals[r * width + c];
+        }
+    }
+    return end;
+}
+
+template <class Weight>
+void products(const Weight* weight, const float* x, int64_t rows, int64_t inputs, int outputs, float* sums) {
+    int64_t row = tiles<4>(x, 0, rows, weight, inputs, outputs, sums);
+    row = tiles<2>(x, row, rows, weight, inputs, outputs, sums);
+    tiles<1>(x, row, rows, weight, inputs, outputs, sums);
+}
+
+struct Share {  // of one thread, in whole blocks
+    int64_t from, to;
+    Share(int64_t size, int64_t thread, int64_t threads) {
+        int64_t each = (size + threads * BLOCK - 1) / (threads * BLOCK) * BLOCK;
+        from = thread * each < size ? thread * each : size;
+        to = from + each < size ? from + each : size;
+    }
+};
+
+enum Into { SET, ADD, TIMES };
+
+// A share of the outputs of x W' + b, into `out` (rows, outputs).
+void multiply(const Matrix& a, const float* x, int64_t rows, Share share, float* out, Into into) {
+    float sums[MOST_ROWS * BLOCK];
+    for (int64_t o = share.from; o < share.to; o += BLOCK) {
+        int outputs = share.to - o < BLOCK ? share.to - o : BLOCK;
+        if (a.scales)
+            products(static_cast<const int8_t*>(a.weight) + o * a.inputs, x, rows, a.inputs, outputs, sums);
+        else
+            products(static_cast<const float*>(a.weight) + o * a.inputs, x, rows, a.inputs, outputs, sums);
+        for (int64_t row = 0; row < rows; row++)
+            for (int c = 0; c < outputs; c++) {
+                float value = sums[row * BLOCK + c], *at = out + row * a.outputs + o + c;
+                if (a.scales) value *= a.scales[o + c];
+                if (a.bias) value += a.bias[o + c];
+                *at = into == SET ? value : into == ADD ? *at + value : *at * value;
+            }
+    }
+}
+
+void norm(const float* x, const float* weight, int64_t rows, int64_t size, float eps, float* out) {
+    for (int64_t row = 0; row < rows; row++, x += size, out += size) {
+        float squares;
+        tile<1, 1>(x, x, size, &squares);
+        const float scale = 1 / std::sqrt(squares / size + eps);
+        for (int64_t i = 0; i < size; i++) out[i] = x[i] * scale * weight[i];
+    }
+}
+
+void turn(float* x, const float* cosine, const float* sine, int64_t size) {
+    for (int64_t i = 0, j = size / 2; j < size; i++, j++) {
+        const float one = x[i], other = x[j];
+        x[i] = one * cosine[i] + other * sine[i];
+        x[j] = other * cosine[j] + one * sine[j];
+    }
+}
+
+void softmax(float* scores, int64_t size) {
+    float most = scores[0], total = 0;
+    for (int64_t t = 1; t < size; t++) most = scores[t] > most ? scores[t] : most;
+    for (int64_t t = 0; t < size; t += WIDE) store(scores + t, exp_of(load(scores + t) - most));
+    for (int64_t t = 0; t < size; t++) total += scores[t];
+    for (int64_t t = 0; t < size; t++) scores[t] /= total;
+}
+
+// into (size): values of the context, by weight, PARTS vectors at a time.
+template <int PARTS, class Place>
+int64_t weighted(const float* weights, Place value, int64_t count, int64_t from, int64_t size, float* into) {
+    for (; from + PARTS * WIDE <= size; from += PARTS * WIDE) {
+        Floats sums[PARTS] = {};
+        for (int64_t t = 0; t < count; t++)
+#pragma GCC unroll 4
+            for (int part = 0; part < PARTS; part++) sums[part] += weights[t] * load(value(t) + from + part * WIDE);
+#pragma GCC unroll 4
+        for (int part = 0; part < PARTS; part++) store(into + from + part * WIDE, sums[part]);
+    }
+    return from;
+}
+
+// The queries of one row and key head: turns them and the new key, keeps key and value in the pool, and reads the
+// context where it lies. A row of padding, whose slot is in the null block, keeps nothing and sees zeros.
+void attend(const Model& m, const Step& s, float* pool, int64_t row, int64_t head, float* scores) {
+    const int64_t size = m.head_dim, groups = m.heads / m.keys, slot = s.slots[row], count = s.positions[row] + 1;
+    const int64_t wide = m.keys * size;  // from a slot's keys to its values
+    float *queries = s.qkv + (row * (m.heads + 2 * m.keys) + head * groups) * size;
+    float *key = s.qkv + (row * (m.heads + 2 * m.keys) + m.heads + head) * size;
+    float* seen = s.seen + (row * m.heads + head * groups) * size;
+    if (slot < s.block_size) {
+        std::memset(seen, 0, groups * size * sizeof(float));
+        return;
+    }
+    const float *cosine = m.turn + (count - 1) * size, *sine = cosine + m.positions * size;
+    turn(key, cosine, sine, size);
+    float* kept = pool + slot * 2 * wide + head * size;
+    std::memcpy(kept, key, size * sizeof(float));
+    std::memcpy(kept + wide, key + wide, size * sizeof(float));
+    const int64_t *table = s.tables + row * s.width, most = (s.width * s.block_size + WIDE - 1) / WIDE * WIDE;
+    auto place = [&](int64_t t) {
+        return pool + (table[t / s.block_size] * s.block_size + t % s.block_size) * 2 * wide + head * size;
+    };
+    for (int64_t g = 0; g < groups; g++) turn(queries + g * size, cosine, sine, size);
+    for (int64_t start = 0; start < count; start += WIDE) {
+        const float* keys[WIDE];
+        for (int t = 0; t < WIDE; t++) keys[t] = place(start + t < count ? start + t : start);
+        for (int64_t g = 0; g < groups; g++) {
+            Floats sums[WIDE] = {};
+#pragma GCC unroll 16
+            for (int t = 0; t < WIDE; t++)
+                for (int64_t i = 0; i < size; i += WIDE) sums[t] += load(queries + g * size + i) * load(keys[t] + i);
+            store(scores + g * most + start, sums_of<WIDE>(sums) * m.scaling);
+        }
+    }
+    for (int64_t g = 0; g < groups; g++) {
+        float *weights = scores + g * most, *into = seen + g * size;
+        softmax(weights, count);
+        auto value = [&](int64_t t) { return place(t) + wide; };
+        weighted<1>(weights, value, count, weighted<4>(weights, value, count, 0, size, into), size, into);
+    }
+}
+
+// silu(gate) * up: a share of the feed-forward part.
+void gated(const Layer& layer, const float* x, int64_t rows, Share share, float* out) {
+    const int64_t feed = layer.gate.outputs;
+    multiply(layer.gate, x, rows, share, out, SET);
+    for (int64_t row = 0; row < rows; row++)
+        for (float *at = out + row * feed + share.from; at < out + row * feed + share.to; at += WIDE)
+            store(at, load(at) / (exp_of(-load(at)) + 1.0f));
+    multiply(layer.up, x, rows, share, out, TIMES);
+}
+
+}  // namespace
+
+extern "C" void decode(const Model* model, const Step* step) {
+    const Model& m = *model;
+    const Step& s = *step;
+    const int64_t rows = s.rows, hidden = m.hidden, groups = m.heads / m.keys;
+    const int64_t context = (s.width * s.block_size + WIDE - 1) / WIDE * WIDE;
+#pragma omp parallel num_threads(s.threads)
+    {
+        const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+        float *normed = s.normed + thread * rows * hidden, *scores = s.scores + thread * groups * context;
+        auto multiplied = [&](const Matrix& a, const float* x, float* out, Into into) {
+            multiply(a, x, rows, Share(a.outputs, thread, threads), out, into);
+        };
+        for (int64_t l = 0; l < m.layers; l++) {
+            const Layer& layer = m.layer[l];
+            norm(s.stream, layer.input_norm, rows, hidden, m.eps, normed);
+            multiplied(layer.qkv, normed, s.qkv, SET);
+#pragma omp barrier
+            for (int64_t task = thread; task < rows * m.keys; task += threads)
+                attend(m, s, s.pools[l], task / m.keys, task % m.keys, scores);
+#pragma omp barrier
+            multiplied(layer.out, s.seen, s.stream, ADD);
+#pragma omp barrier
+            norm(s.stream, layer.feed_norm, rows, hidden, m.eps, normed);
+            gated(layer, normed, rows, Share(m.feed, thread, threads), s.gated);
+#pragma omp barrier
+            multiplied(layer.down, s.gated, s.stream, ADD);
+#pragma omp barrier
+        }
+        norm(s.stream, m.final_norm, rows, hidden, m.eps, normed);
+        multiplied(m.head, normed, s.logits, SET);
+    }
+}

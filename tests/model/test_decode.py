@@ -1,0 +1,130 @@
+"""The program of decode steps: what torch's operators compute, the same bits in any company, and no place
+that is not there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from paged_steps import Paged, sequences
+
+from trueup.model.decode import MOST_ROWS, decode_library
+from trueup.model.inference import InferenceModel, ServedAs
+from trueup.model.inference_bytes import multiplies_bytes
+from trueup.model.step_batch import StepBatch
+from trueup.model.tiny import write_tiny
+from trueup.schema import TrueupError
+
+pytestmark = pytest.mark.skipif(decode_library() is None, reason="nothing compiles the program here")
+
+LENGTHS = (21, 1, 34, 8)
+SIZES = {"hidden_size": 64, "intermediate_size": 160}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    write_tiny(folder, tied_head=True, **SIZES)
+    return folder
+
+
+def with_and_without(folder: Path, served_as: ServedAs) -> tuple[InferenceModel, InferenceModel]:
+    model = InferenceModel.load(folder, served_as)
+    assert model.decoder is not None
+    return model, replace(model, decoder=None)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 13])
+@pytest.mark.parametrize("served_as", ["fp32", "int8"])
+def test_a_decode_step_gives_the_logits_of_torchs_operators(
+    folder: Path, served_as: ServedAs, rows: int
+) -> None:
+    if served_as == "int8" and not multiplies_bytes(torch.device("cpu")):
+        pytest.skip("int8 is widened here, and torch's operators take it")
+    found = []
+    for model in with_and_without(folder, served_as):
+        paged = Paged(model, rows=rows, block_size=4, context=48)
+        paged.step(sequences(rows, (LENGTHS * 4)[:rows]))
+        found.append(paged.step([[7 + row] for row in range(rows)], shape=(rows + 1, 1, 12)))
+    # torch's rounds activations of int8 to 15 bits
+    torch.testing.assert_close(found[0], found[1], atol=1e-4 if served_as == "fp32" else 2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("served_as", ["fp32", "int8"])
+def test_a_row_has_the_same_bits_in_any_company(folder: Path, served_as: ServedAs) -> None:
+    model, _ = with_and_without(folder, served_as)
+    prompts = sequences(7, LENGTHS)
+    alone, company = (Paged(model, rows=rows, block_size=4, context=40) for rows in (1, 4))
+    alone.step(prompts[:1])
+    company.step(prompts)
+    for own, other in zip(alone.pool.layers, company.pool.layers, strict=True):
+        own[torch.tensor(alone.slots(0, LENGTHS[0]))] = other[torch.tensor(company.slots(0, LENGTHS[0]))]
+    wanted = alone.step([[7]])[0]
+    assert torch.equal(company.step([[7], [8], [9], [10]])[0], wanted)
+
+
+def test_no_number_of_threads_changes_a_bit(folder: Path) -> None:
+    model, _ = with_and_without(folder, "fp32")
+    paged = Paged(model, rows=3, block_size=4, context=40)
+    paged.step(sequences(3, LENGTHS[:3]))
+    step = paged._padded([[7], [8], [9]], (3, 1, 10))
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(model.run(step))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_what_a_place_beyond_the_context_holds_is_never_read(folder: Path) -> None:
+    model, _ = with_and_without(folder, "fp32")
+    paged = Paged(model, rows=1, block_size=16, context=40)
+    (prompt,) = sequences(1, (5,))
+    paged.step([prompt])
+    wanted = model.run(paged._padded([[7]], (1, 1, 3)))
+    for layer_S2KD in paged.pool.layers:
+        layer_S2KD[torch.tensor(paged.slots(0, 40)[6:])] = torch.nan
+    assert torch.equal(model.run(paged._padded([[7]], (1, 1, 3))), wanted)
+
+
+@pytest.mark.parametrize("field", ["positions_BQ", "slots_BQ", "tables_BW"])
+def test_a_step_that_names_what_is_not_there_is_refused(folder: Path, field: str) -> None:
+    model, _ = with_and_without(folder, "fp32")
+    paged = Paged(model, rows=1, block_size=4, context=16)
+    step: StepBatch = paged._padded([[7]], (1, 1, 4))
+    with pytest.raises(TrueupError, match="not there"):
+        model.run(replace(step, **{field: getattr(step, field) + 1_000_000}))
+
+
+def test_more_rows_than_it_takes_are_left_to_torch(folder: Path) -> None:
+    model, _ = with_and_without(folder, "fp32")
+    paged = Paged(model, rows=1, block_size=4, context=16)
+    assert model.decoder is not None
+    for rows, taken in ((MOST_ROWS, True), (MOST_ROWS + 1, False)):
+        assert model.decoder.takes(paged._padded([[7]], (rows, 1, 4)), paged.pool) is taken
+
+
+def test_keys_and_values_in_bf16_are_left_to_torch(folder: Path) -> None:
+    model, _ = with_and_without(folder, "fp32")
+    pool = model.new_pool(4, 4, torch.bfloat16)
+    paged = Paged(model, rows=1, block_size=4, context=16)
+    assert model.decoder is not None
+    assert not model.decoder.takes(paged._padded([[7]], (1, 1, 4)), pool)
+
+
+def test_a_model_of_other_sizes_is_left_to_torch(tmp_path: Path) -> None:
+    write_tiny(tmp_path, tied_head=True, **SIZES | {"intermediate_size": 100})
+    assert InferenceModel.load(tmp_path).decoder is None
+
+
+def test_without_a_compiler_torch_takes_every_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trueup.model.decode_matrices.decode_library", lambda: None)
+    model = InferenceModel.load(folder)
+    assert model.decoder is None
+    paged = Paged(model, rows=1, block_size=4, context=16)
+    assert torch.isfinite(paged.step([[7]])).all()
