@@ -25,4 +25,4 @@ def test_the_first_line_comes_before_pytorch_is_loaded(
         check=False,
     )
     assert "torch" in done.stderr.splitlines()[-1]
-    assert (done.stderr.splitlines()[0] == "tiny: loading PyTorch") is said
+    assert (done.stderr.splitlines()[0] == "loading PyTorch") is said

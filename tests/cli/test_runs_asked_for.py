@@ -130,7 +130,7 @@ def add_stranger(path: Path) -> None:
         (add_stranger, "no run bundle has"),
         (lambda path: path.write_text("no zip"), "not a readable bundle"),
         (lambda path: path.unlink(), "no file"),
-        (lambda path: (path.unlink(), path.mkdir()), "is not a file"),
+        (lambda path: (path.unlink(), path.mkdir()), "holds no bundle (*.zip)"),
     ],
 )
 def test_importing_garbage_adds_nothing(

@@ -71,7 +71,7 @@ def train(
     if enforce:
         _require_red_line(loaded)
     if os.environ.get("RANK", "0") == "0":  # the first process of torchrun's, or the only one
-        say(f"{name or loaded.recipe.name}: loading PyTorch")  # which takes seconds
+        say("loading PyTorch")  # which takes seconds
     home = find_home().for_writing()
     try:
         found = None if resume is None else find_checkpoint(resume, loaded, home, allow_change)
