@@ -56,13 +56,16 @@ def test_a_decode_step_gives_the_logits_of_torchs_operators(
 def test_a_row_has_the_same_bits_in_any_company(folder: Path, served_as: ServedAs) -> None:
     model, _ = with_and_without(folder, served_as)
     prompts = sequences(7, LENGTHS)
-    alone, company = (Paged(model, rows=rows, block_size=4, context=40) for rows in (1, 4))
-    alone.step(prompts[:1])
+    company = Paged(model, rows=4, block_size=4, context=40)
     company.step(prompts)
+    found = company.step([[7], [8], [9], [10]])[0]
+    alone = Paged(model, rows=1, block_size=4, context=40)
+    alone.step(
+        prompts[:1]
+    )  # prefill differs by rounding: the other's takes its place
     for own, other in zip(alone.pool.layers, company.pool.layers, strict=True):
         own[torch.tensor(alone.slots(0, LENGTHS[0]))] = other[torch.tensor(company.slots(0, LENGTHS[0]))]
-    wanted = alone.step([[7]])[0]
-    assert torch.equal(company.step([[7], [8], [9], [10]])[0], wanted)
+    assert torch.equal(alone.step([[7]])[0], found)
 
 
 def test_no_number_of_threads_changes_a_bit(folder: Path) -> None:
