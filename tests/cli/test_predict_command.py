@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,35 @@ def test_a_price_too_old_for_a_prediction_says_so(main: Main, eight_b: Path) -> 
     done = main("predict", eight_b, "--platform", "trn1.32xlarge", "--full-rows")
     assert "as of 2026-01-05" in done.err
     assert "may hold no more" in done.err
+
+
+@pytest.mark.parametrize("platform", ["p4d.24xlarge", "p5.48xlarge", "trn2.48xlarge", "h100"])
+def test_the_price_of_a_recipe_is_not_put_on_another_platform(
+    main: Main, eight_b: Path, platform: str
+) -> None:
+    own = ("--set", "price.usd_per_hour=0.0816", "--set", "price.source=our VM")
+    done = main("predict", eight_b, *own, "--platform", platform, "--full-rows", "--json")
+    cost = lines(document(done), "datasheet")["usd_per_million_useful_tokens_steady"]
+    assert "our VM" not in json.dumps(cost)
+    if platform.startswith("p"):
+        assert re.search(r"an hour \(quoted: .+, as of 20\d\d-\d\d-\d\d\)", cost["method"])
+    else:
+        assert cost["value"] is None
+        assert "no on-demand price" in cost["reason"] or "--usd-per-hour" in cost["reason"]
+
+
+def test_the_price_of_a_recipe_holds_on_the_instance_it_was_stated_for(main: Main, eight_b: Path) -> None:
+    own = ("--set", "price.usd_per_hour=9.75", "--set", "price.source=our contract")
+    there = ("--set", "platform.instance=p4d.24xlarge", "--platform", "p4d.24xlarge")
+    found = document(main("predict", eight_b, *own, *there, "--full-rows", "--json"))
+    cost = lines(found, "datasheet")["usd_per_million_useful_tokens_steady"]
+    assert "$9.75 an hour (quoted: our contract)" in cost["method"]
+
+
+def test_a_price_given_with_the_call_is_that_of_the_platform(main: Main, eight_b: Path) -> None:
+    asked = ("--platform", "h100", "--usd-per-hour", "3.5", "--price-source", "an offer")
+    found = document(main("predict", eight_b, *asked, "--full-rows", "--json"))
+    assert "$3.5 an hour" in lines(found, "datasheet")["usd_per_million_useful_tokens_steady"]["method"]
 
 
 @pytest.mark.parametrize(

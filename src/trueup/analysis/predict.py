@@ -285,14 +285,12 @@ def _money(job: Job, lines: Mapping[str, Measurement]) -> Lines:
     name = "usd_per_million_useful_tokens_steady"
     rate = lines["useful_tokens_per_s"]
     if job.price is None:
-        no_price = "the recipe has no price: give price.usd_per_hour, or platform.instance"
-        return {name: unavailable(LINES[name], no_price)}
+        return {name: unavailable(LINES[name], job.no_price)}
     if rate.value is None or rate.value <= 0:
         return {name: unavailable(LINES[name], rate.reason or "no useful token is trained")}
     price = job.price
-    how = (
-        f"${price.usd_per_hour:g} an hour ({price.kind}: {price.source}) / ({rate.value:.4g} tokens/s x 3600)"
-    )
+    whence = f"{price.kind}: {price.source}" + (f", as of {price.as_of}" if price.as_of else "")
+    how = f"${price.usd_per_hour:g} an hour ({whence}) / ({rate.value:.4g} tokens/s x 3600)"
     value = usd_per_million(price.usd_per_hour, rate.value)
     return {name: predicted(value, LINES[name], f"{how} x 1e6; the steps alone")}
 

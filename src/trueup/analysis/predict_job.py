@@ -22,7 +22,7 @@ class Job:
     eager step time, None where nothing is compiled. `warmed_tokens`: sizes of micro-batches that are run
     before the first step; `ready_tokens`: of the largest for which products of the head are then compiled,
     whatever the data; `ready_attention`: how many products of attention are, in groups of `ready_places` at
-    most."""
+    most. `no_price`: why there is none."""
 
     dims: ModelDims
     tuning: Tuning
@@ -34,6 +34,7 @@ class Job:
     checkpointing: bool = False
     ranks: int = 1
     price: Price | None = None
+    no_price: str = "the recipe has no price: give price.usd_per_hour, or platform.instance"
     planned: int | None = None
     warmed_tokens: frozenset[int] = frozenset()
     ready_tokens: int = 0

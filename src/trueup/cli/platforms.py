@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trueup.recipe import Recipe
     from trueup.schema import Calibration, CompileMode, PlatformProfile, Price
 
+NO_PRICE = "the recipe has no price: give price.usd_per_hour, or platform.instance"
 NEURON_CHIPS = ("trainium", "inferentia")
 
 
@@ -34,7 +35,7 @@ class Absent:
 @dataclass(frozen=True)
 class Platform:
     """`device`: opened where it is this machine's, else a stand-in. `host`: tensors live in the process's own
-    memory. `memory_bytes`: of one device."""
+    memory. `memory_bytes`: of one device. `no_price`: why there is no price."""
 
     title: str
     device: Any
@@ -45,6 +46,7 @@ class Platform:
     modes: tuple[CompileMode, ...]
     memory_bytes: float | None
     price: Price | None
+    no_price: str = NO_PRICE
     learnt: PlatformProfile | None = None
     notes: tuple[str, ...] = ()
 
@@ -68,7 +70,9 @@ def find_platform(asked: str | None, recipe: Recipe, opened: ExitStack) -> Platf
         return _instance(key, recipe)
     if key in accelerators():
         chip = accelerators()[key]
-        return _of_chip(chip, recipe, title=chip.title, ranks=1, price=_own_price(recipe))
+        return _of_chip(
+            chip, recipe, title=chip.title, ranks=1, price=None, no_price=_not_its_price(chip.title)
+        )
     known = [*names(), *instances(), *accelerators()]
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"
@@ -118,7 +122,8 @@ def _calibrated(calibration: Calibration, recipe: Recipe) -> Platform:
         policy=policy,
         modes=("none",),
         memory_bytes=None if chip is None else chip.memory_bytes,
-        price=_own_price(recipe),
+        price=None,
+        no_price=_not_its_price(calibration.device_name),
     )
 
 
@@ -134,10 +139,12 @@ def _instance(name: str, recipe: Recipe) -> Platform:
             f"--platform {name}: the catalog has no figures of {what}; run `trueup calibrate` on such a "
             "machine and give the name of what it keeps"
         )
-    own = _own_price(recipe)
-    price, notes = _price_of(name) if own is None else (own, ())
+    price, notes = _price_on(row.name, recipe)
     title = f"{row.name} ({row.chip_count} x {chip.title})"
-    return _of_chip(chip, recipe, title=title, ranks=row.chip_count, price=price, notes=notes)
+    no_price = "; ".join(notes) or NO_PRICE
+    return _of_chip(
+        chip, recipe, title=title, ranks=row.chip_count, price=price, no_price=no_price, notes=notes
+    )
 
 
 def _of_chip(
@@ -147,6 +154,7 @@ def _of_chip(
     title: str,
     ranks: int,
     price: Price | None,
+    no_price: str,
     notes: tuple[str, ...] = (),
 ) -> Platform:
     kind = "neuron" if chip.name.startswith(NEURON_CHIPS) else "cuda"
@@ -163,14 +171,19 @@ def _of_chip(
         modes=("none",),
         memory_bytes=chip.memory_bytes,
         price=price,
+        no_price=no_price,
         notes=notes,
     )
 
 
-def _price_of(name: str) -> tuple[Price | None, tuple[str, ...]]:
+def _price_on(name: str, recipe: Recipe) -> tuple[Price | None, tuple[str, ...]]:
+    """The recipe's own price where it was stated for this instance, else today's, with what is to be said."""
     from trueup.catalog import staleness
     from trueup.schema import InputError
 
+    stated_for = recipe.platform.instance
+    if recipe.price is not None and stated_for is not None and stated_for.strip().lower() == name:
+        return price_of(recipe), ()
     try:
         price = price_of_instance(name)
     except InputError as error:
@@ -179,9 +192,8 @@ def _price_of(name: str) -> tuple[Price | None, tuple[str, ...]]:
     return price, (old,) if old else ()
 
 
-def _own_price(recipe: Recipe) -> Price | None:
-    """The recipe's own: that of its instance is for another platform."""
-    return None if recipe.price is None else price_of(recipe)
+def _not_its_price(title: str) -> str:
+    return f"no price of {title} is known, and the recipe's is another machine's: give --usd-per-hour"
 
 
 def _host_bytes() -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import typer
 from .output import JSON_OPTION, print_json, print_rich, say, stdout_reserved
 from .platforms import Platform, find_platform
 from .recipe import RECIPE_ARGUMENT, SET_OPTION
+from .records import PRICE_SOURCE_OPTION, price_given
 
 if TYPE_CHECKING:
     from trueup.analysis.memory_plan import Fit
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 FULL_ROWS = (
     "Count rows of data.max_length without padding, all of it supervised: the most that a step can take. "
     "Needs neither data nor weights."
+)
+USD_PER_HOUR_OPTION = typer.Option(
+    None, "--usd-per-hour", help="Price of the whole platform, instead of the recipe's or the catalog's."
 )
 
 
@@ -35,14 +39,19 @@ def predict(
         False, "--fit", help="Also say what the largest micro-batch and row that fit are."
     ),
     full_rows: bool = typer.Option(False, "--full-rows", help=FULL_ROWS),
+    usd_per_hour: float | None = USD_PER_HOUR_OPTION,
+    price_source: str = PRICE_SOURCE_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Say what a step will take before it is run, by the datasheet and as calibrated."""
     from trueup.recipe import load_recipe
 
+    price = price_given(usd_per_hour, price_source)
     loaded = load_recipe(recipe, overrides)
     with stdout_reserved(), contextlib.ExitStack() as opened:
         found = find_platform(platform, loaded.recipe, opened)
+        if price is not None:
+            found = replace(found, price=price, notes=())
         for note in found.notes:
             say(f"note: {note}")
         job, config = _job(loaded.recipe, found, full_rows=full_rows)
@@ -73,9 +82,8 @@ def _predictions(job: Job, platform: Platform) -> list[Prediction]:
 
 
 def _job(recipe: Recipe, platform: Platform, *, full_rows: bool) -> tuple[Job, dict[str, Any]]:
-    if full_rows:
-        return _full_rows(recipe, platform)
-    return _planned(recipe, platform)
+    job, config = _full_rows(recipe, platform) if full_rows else _planned(recipe, platform)
+    return replace(job, no_price=platform.no_price), config
 
 
 def _planned(recipe: Recipe, platform: Platform) -> tuple[Job, dict[str, Any]]:
