@@ -201,6 +201,15 @@ def test_mistakes_are_told_before_anything_is_recorded(
     assert not (home / "runs").exists() or not list((home / "runs").iterdir())
 
 
+@pytest.mark.parametrize("option", ["--port=8124", "--host=0.0.0.0", "--end-with=1", "--check", "--json"])
+def test_an_option_with_which_the_load_would_not_find_its_server_is_refused(
+    home: Path, main: Main, option: str
+) -> None:
+    done = main("load", "tiny", "--rate", "1", f"--serve-option={option}")
+    refused(done, 2, f"--serve-option={option}: ", "leave it out")
+    assert not (home / "runs").exists() or not list((home / "runs").iterdir())
+
+
 @pytest.mark.parametrize("url", ["http://", "http://user:secret@host", "http://host:port", "http://host?x=1"])
 def test_an_address_that_is_none_is_refused(main: Main, url: str) -> None:
     done = main("load", url, "--rate", "1")

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from trueup.load import server
 from trueup.load.server import OwnServer, free_port
 from trueup.schema import TrueupError
 
@@ -57,3 +58,33 @@ def test_one_that_is_never_ready_is_given_up_and_ended(tmp_path: Path) -> None:
 def test_its_end_during_a_load_is_told(tmp_path: Path) -> None:
     with OwnServer([sys.executable, "-c", "print('out of memory')"], tmp_path / "log") as own:
         assert "out of memory" in asyncio.run(own.ended())
+
+
+def test_one_that_listens_elsewhere_is_told_at_once(tmp_path: Path) -> None:
+    said = "listening at http://127.0.0.1:8124/v1; it is ready when http://127.0.0.1:8124/ready says so"
+    command = [sys.executable, "-c", f"import time; print('{said}', flush=True); time.sleep(600)"]
+    with (
+        OwnServer(command, tmp_path / "log") as own,
+        pytest.raises(TrueupError, match=r"listens at http://127\.0\.0\.1:8124, by .*waited for at"),
+    ):
+        asyncio.run(_wait(own, f"http://127.0.0.1:{free_port()}/ready"))
+
+
+def test_what_is_waited_for_is_told_with_the_servers_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class HeardError(Exception):
+        pass
+
+    def heard(words: str) -> None:
+        if "the last it said: warming up" in words:
+            raise HeardError(words)
+
+    monkeypatch.setattr(server, "TELL_EVERY_S", 0.0)
+    code = "import time; print('loading'); print('warming up', flush=True); time.sleep(600)"
+    url = f"http://127.0.0.1:{free_port()}/ready"
+    with (
+        OwnServer([sys.executable, "-c", code], tmp_path / "log", heard) as own,
+        pytest.raises(HeardError, match=f"waiting for {url} to say that it is ready"),
+    ):
+        asyncio.run(_wait(own, url))

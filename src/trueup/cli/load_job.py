@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,6 +17,7 @@ from trueup.home import Home, find_home
 from trueup.schema import InputError
 
 from .load_bills import traffic_asked
+from .load_server import HOST, server_of
 from .output import say
 from .price_book import price_of_instance
 from .records import price_given
@@ -212,14 +212,13 @@ def _job(
 ) -> LoadJob:
     from trueup.load.address import address_of, is_url
     from trueup.load.run import LoadJob
-    from trueup.load.server import OwnServer, free_port
+    from trueup.load.server import free_port
 
     own, url = None, asked.server
     if not is_url(asked.server):
         port = free_port()
-        url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "trueup", "serve", asked.server, "--port", str(port)]
-        own = OwnServer([*command, *asked.serve_option], folder / SERVER_LOG)
+        url = f"http://{HOST}:{port}"
+        own = server_of(asked.server, asked.serve_option, port, folder / SERVER_LOG)
     elif asked.serve_option:
         raise InputError("--serve-option is for a MODEL that is served here; this server runs already")
     return LoadJob(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 0.25
 ENDS_WITHIN_S = 20.0
+TELL_EVERY_S = 10.0
 TAIL_BYTES = 2000
+HEAD_BYTES = 1 << 16
+_LISTENING = re.compile(r"listening at (https?://[^\s/]+)")
 
 
 def free_port() -> int:
@@ -29,11 +33,15 @@ def free_port() -> int:
 
 class OwnServer:
     """`with OwnServer(command, log) as server`: runs the command, its output in the file; ends it however the
-    block is left, by SIGTERM and, where that does nothing for long, SIGKILL."""
+    block is left, by SIGTERM and, where that does nothing for long, SIGKILL. `tell` is told what is waited
+    for."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, tell: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._command = list(command)
         self._log = log
+        self._tell = tell
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> OwnServer:
@@ -66,12 +74,19 @@ class OwnServer:
         return f"the server ended with exit code {code}; the last it said, from {self._log}:\n{self._tail()}"
 
     async def ready(self, http: httpx.AsyncClient, url: str, within_s: float) -> None:
-        """Wait until it says that it is. TrueupError where it ends before, or takes too long."""
+        """Wait until it says that it is, and tell of it each ten seconds. TrueupError where it ends before,
+        listens elsewhere or takes too long."""
+        now = asyncio.get_running_loop().time
+        began = now()
+        tell_at = began + TELL_EVERY_S
         try:
             async with asyncio.timeout(within_s):
                 while not await _answers(http, url):
-                    if (why := self.why_ended()) is not None:
+                    if (why := self.why_ended() or self._elsewhere(url)) is not None:
                         raise TrueupError(why)
+                    if now() >= tell_at:
+                        self._tell(self._waiting(url, now() - began))
+                        tell_at = now() + TELL_EVERY_S
                     await asyncio.sleep(LOOK_EVERY_S)
         except TimeoutError:
             raise TrueupError(
@@ -84,6 +99,23 @@ class OwnServer:
         while (why := self.why_ended()) is None:
             await asyncio.sleep(LOOK_EVERY_S)
         return why
+
+    def _elsewhere(self, url: str) -> str | None:
+        """In words, where it says that it listens at another address than that of `url`."""
+        with contextlib.suppress(OSError), self._log.open("rb") as log:
+            found = _LISTENING.search(log.read(HEAD_BYTES).decode("utf-8", "replace"))
+            if found and not url.startswith(f"{found[1]}/"):
+                return (
+                    f"the server listens at {found[1]}, by {self._log}, and is waited for at {url}: an "
+                    "option moved it; leave that to the load, or start the server and give its URL"
+                )
+        return None
+
+    def _waiting(self, url: str, seconds: float) -> str:
+        last = self._tail().splitlines()[-1]
+        return (
+            f"waiting for {url} to say that it is ready, for {seconds:.0f} s by now; the last it said: {last}"
+        )
 
     def _tail(self) -> str:
         with contextlib.suppress(OSError):
