@@ -34,25 +34,35 @@ def breakeven_text(found: BreakEven) -> RenderableType:
 
 
 def verdict_text(found: BreakEven) -> str:
-    """From which run on the move pays, with the interval; or that it does not and why; and how sure it is."""
+    """From which run on the move pays, with the interval; or that it does not and why. Where that is not sure,
+    this comes first."""
     move = f"moving from {clean(found.a)} to {clean(found.b)}"
-    by_means = "by the means alone, without an interval"
+    means = _by_the_means(found)
+    if found.certainty == "no interval":
+        return f"no verdict on {move}: {clean(_why_no_interval(found))}; by the means alone it {means}"
+    if found.certainty == "not sure":
+        best = found.at_least.value
+        text = f"not sure whether {move} pays: by the means it {means}"
+        text += f"; at the best after {counted_as(number(best), 'run')}" if best is not None else ""
+        return text if found.runs.value is None else f"{text}, and it may never pay"
+    if found.runs.value is None:
+        return f"{move} never pays: {clean(found.runs.reason)}"
+    return f"{move} {means}"
+
+
+def _by_the_means(found: BreakEven) -> str:
     if found.runs.value is None or found.whole_runs is None:
-        why = clean(found.runs.reason)
-        if found.certainty == "sure":
-            return f"{move} never pays: {why}"
-        if found.at_least.value is None:
-            return f"{move} does not pay: {why}; {by_means}"
-        best = counted_as(number(found.at_least.value), "run")
-        return f"{move} does not pay by the means: {why}; not sure: it might after {best} at the best"
+        return f"does not pay: {clean(found.runs.reason)}"
     first = f"run {found.whole_runs:,}" if found.whole_runs else "the first run"
-    text = f"{move} pays from {first} on: the costs are equal after {number(found.runs.value)}"
+    text = f"pays from {first} on: the costs are equal after {number(found.runs.value)}"
     if found.runs.ci is not None:
         low, high = (number(end) for end in found.runs.ci)
-        return f"{text} (95% interval {low} to {high})"
-    if found.at_least.value is None:
-        return f"{text}; {by_means}"
-    return f"{text}; not sure: at the best after {number(found.at_least.value)}, and it may never pay"
+        text += f" (95% interval {low} to {high})"
+    return text
+
+
+def _why_no_interval(found: BreakEven) -> str:
+    return found.saving.method.partition("; no interval: ")[2] or "the saving has no interval"
 
 
 def rows(found: BreakEven) -> Iterator[tuple[str, str, str]]:
