@@ -163,6 +163,22 @@ def test_options_of_training_bills_are_refused_for_loads(loaded: Path, main: Mai
     refused(main("reproduce", "before"), 2, "was a load on a server", "trueup load")
 
 
+def test_the_name_of_a_load_that_got_no_answer_means_the_one_that_did_to_every_command(
+    loaded: Path, main: Main, tmp_path: Path
+) -> None:
+    (whole,) = (run["id"] for run in document(main, "runs", "list", "name=before"))
+    header = json.loads((loaded / "runs" / whole / "run.json").read_text())
+    cut_off = loaded / "runs" / "00000001"
+    cut_off.mkdir()
+    (cut_off / "run.json").write_text(json.dumps({**header, "id": "00000001", "state": "interrupted"}))
+    shown = main("runs", "show", "before", "--json")
+    assert json.loads(shown.out)["id"] == whole
+    assert f"note: before is run {whole}, the only one so named that was answered; not 00000001" in shown.err
+    assert main("bill", "before").code == 0
+    assert main("report", "before", "after", "-o", str(tmp_path / "page.html")).code == 0
+    assert main("compare", "before", "after").code == 0
+
+
 def test_the_key_of_the_environment_is_sent_and_not_recorded(
     home: Path, main: Main, monkeypatch: pytest.MonkeyPatch
 ) -> None:

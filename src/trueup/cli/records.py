@@ -50,7 +50,8 @@ def resolved(store: Store, ref: str) -> str:
     if ref != "last" and not run_id.startswith(ref):
         others = [other for other in store.meant_by(ref) if other != run_id]
         if others:
-            say(f"note: {ref} is run {run_id}, the only one so named that trained; not {', '.join(others)}")
+            what = "was answered" if store.record(run_id).kind == "load" else "trained"
+            say(f"note: {ref} is run {run_id}, the only one so named that {what}; not {', '.join(others)}")
     return run_id
 
 

@@ -13,20 +13,22 @@ from .liveness import parse_instant
 
 LAST_LETTER = "\U0010ffff"  # after every other
 _LISTED = 10  # of several that may be meant
+_WORKED = """SELECT id FROM runs WHERE name = ? AND (
+    EXISTS (SELECT 1 FROM steps WHERE run_id = id)
+    OR EXISTS (SELECT 1 FROM measurements WHERE name = 'output_tokens' AND run_id = id AND value > 0))"""
 
 
 def one_meant(connection: sqlite3.Connection, ref: str, home: Path) -> str:
-    """The run's id. A name that several runs have means the one of them that trained, where only one did.
-    InputError if there is none, or more than one."""
+    """The run's id. A name that several runs have means the one of them that trained, or, of loads, the one
+    that was answered, where only one was. InputError if there is none, or more than one."""
     if connection.execute("SELECT 1 FROM runs WHERE id = ?", [ref]).fetchone():
         return ref
     if ref == "last" and (began := began_at(connection)):
         return max(began, key=began.__getitem__)
     named = _ids(connection, "SELECT id FROM runs WHERE name = ?", ref)
     if len(named) > 1:
-        stepped = "SELECT id FROM runs WHERE name = ? AND EXISTS (SELECT 1 FROM steps WHERE run_id = id)"
-        trained = _ids(connection, stepped, ref)
-        named = trained if len(trained) == 1 else named
+        worked = _ids(connection, _WORKED, ref)
+        named = worked if len(worked) == 1 else named
     found = named or _begun_with(connection, ref)
     if len(found) == 1:
         return found[0]
