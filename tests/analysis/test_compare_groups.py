@@ -332,6 +332,23 @@ def test_the_settings_compared_are_listed_without_seeds_and_prices() -> None:
     assert [one.key for one in found.compared] == ["tune.rank"]
 
 
+def test_the_gate_on_quality_is_no_setting_of_a_training() -> None:
+    gated = make_group("b", B, first=1, recipe={"quality": {"short": 20, "margin": 0.02}})
+    assert compare([make_group("a", A), gated]).compared == ()
+
+
+def test_what_an_older_record_does_not_speak_of_is_told_from_a_setting_that_is_none() -> None:
+    later = {"train": {"new": 1}, "platform": {"instance": "p4d.24xlarge"}}
+    found = compare([make_group("a", A), make_group("b", B, first=1, recipe=later)])
+    assert {one.key: one.absent for one in found.compared} == {"train.new": ("a",), "platform.instance": ()}
+
+
+def test_a_section_that_is_none_on_one_side_is_recorded_there() -> None:
+    older = make_group("a", A, recipe={"budget": None})
+    limited = make_group("b", B, first=1, recipe={"budget": {"usd_per_million_tokens": 0.3}})
+    assert all(one.absent == () for one in compare([older, limited]).compared)
+
+
 def test_groups_that_ran_one_after_the_other_on_one_host_are_noted() -> None:
     found = compare([make_group("a", A), make_group("b", B, first=100)])
     assert any("not in turns" in note for note in found.notes)

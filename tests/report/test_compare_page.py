@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from trueup.analysis.comparable import ComparedRun, Group
+from trueup.analysis.comparable import ComparedRun, Difference, Group
 from trueup.analysis.compare import Comparison, compare
 from trueup.analysis.compare_front import Point
-from trueup.report.compare import comparison_text
+from trueup.report.compare import comparison_text, verdict_text
 from trueup.report.compare_page import comparison_page, pareto
 from trueup.schema import Measurement, RunHeader
 
@@ -79,6 +79,28 @@ def test_the_terminal_has_verdict_table_and_no_escape_from_data(found: Compariso
     assert text.startswith("</title>")
     assert "is dearer than cheap" in " ".join(text.split())
     assert "\x1b[31m" not in text
+
+
+def test_settings_that_older_runs_do_not_record_are_one_line(found: Comparison) -> None:
+    later = [
+        Difference(key=f"train.k{n}", values={"a": "not recorded", "b": "1"}, absent=("a",)) for n in range(6)
+    ]
+    rank = Difference(key="tune.rank", values={"a": "16", "b": "4"})
+    compared = found.model_copy(update={"compared": (rank, *later)})
+    console = Console(width=160)
+    with console.capture() as captured:
+        console.print(comparison_text(compared))
+    line = "6 are not recorded in a: train.k0, train.k1, train.k2, train.k3 and 2 more"
+    for text in (captured.get(), comparison_page(compared)):
+        assert text.count("train.k0") == 1
+        assert line in text
+        assert "tune.rank" in text
+
+
+def test_how_many_more_runs_would_decide_is_said_in_words(found: Comparison) -> None:
+    one = found.findings[0].model_copy(update={"verdict": "no verdict", "more_runs": 27})
+    assert verdict_text(one) == "no verdict: about 27 more runs of each"
+    assert verdict_text(one.model_copy(update={"more_runs": 1})) == "no verdict: about 1 more run of each"
 
 
 def test_a_picture_needs_a_group_with_all_three() -> None:

@@ -93,10 +93,12 @@ class Group:
 
 
 class Difference(Frozen):
-    """Something that is not the same in all groups: its values, in words, by group."""
+    """Something that is not the same in all groups: its values, in words, by group. `absent`: groups of which
+    no record speaks of it, as an older one does not of a setting that came later."""
 
     key: str
     values: dict[str, str]
+    absent: tuple[str, ...] = ()
 
 
 def _of_recipe(*keys: str) -> Callable[[RunHeader], Any]:
@@ -162,9 +164,10 @@ def require_comparable(
 
 
 def settings_compared(
-    groups: Sequence[Group], left_out: Sequence[str] = ("name", "train.seed", "load.seed", "price")
+    groups: Sequence[Group], left_out: Sequence[str] = ("name", "train.seed", "load.seed", "price", "quality")
 ) -> list[Difference]:
-    """Recipe keys and choices that are not the same in all groups."""
+    """Recipe keys and choices that are not the same in all groups. The gate on quality asks models that are
+    trained already."""
 
     def settings(header: RunHeader) -> dict[str, Any]:
         chosen = {f"choices.{name}": choice.get("value") for name, choice in header.choices.items()}
@@ -199,8 +202,16 @@ def differing(
         values = {name: {as_text(one.get(key)) for one in found} for name, found in of_group}
         if any(held != values[of_group[0][0]] for held in values.values()):
             listed = {name: _listed(held) for name, held in values.items()}
-            differences.append(Difference(key=key, values=listed))
+            absent = tuple(name for name, found in of_group if not any(_speaks_of(one, key) for one in found))
+            differences.append(Difference(key=key, values=listed, absent=absent))
     return differences
+
+
+def _speaks_of(settings: Mapping[str, Any], key: str) -> bool:
+    """Whether the key is there, or stands in a section that is there as none, or is such a section."""
+    parts = key.split(".")
+    above = (".".join(parts[:n]) for n in range(1, len(parts) + 1))
+    return any(one in settings for one in above) or any(one.startswith(f"{key}.") for one in settings)
 
 
 def regrouped(groups: Sequence[Group], by: str) -> list[Group]:

@@ -34,8 +34,8 @@ def breakeven_text(found: BreakEven) -> RenderableType:
 
 
 def verdict_text(found: BreakEven) -> str:
-    """From which run on the move pays, with the interval; or that it does not and why. Where that is not sure,
-    this comes first."""
+    """From which run on the move pays, with the interval; or that it does not and why. Where it is not sure,
+    that comes first."""
     move = f"moving from {clean(found.a)} to {clean(found.b)}"
     means = _by_the_means(found)
     if found.certainty == "no interval":

@@ -10,6 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trueup.schema.counting import counted_as
+
 from .wording import clean, interval, is_share, number, quantity, quantity_within
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 DIFFERENCES_SHOWN = 12
 _LEFT_OUT_SHOWN = 6
+_GATHERED_FROM, _KEYS_SHOWN = 3, 4  # differences of which some groups' records do not speak
 _CHARACTERS = 60  # of a value, of a run's reason
 _GOOD = ("cheaper", "faster", "steadier", "less energy", "fewer tokens", "better")
 _SAID_BY_THE_ROW = (
@@ -87,7 +90,8 @@ def ratio_text(ratio: Measurement) -> str:
 
 
 def verdict_text(found: Finding) -> str:
-    more = f", +{found.more_runs:,} each" if found.more_runs is not None else ""
+    runs = counted_as(f"{found.more_runs:,}", "more run") if found.more_runs is not None else ""
+    more = f": about {runs} of each" if runs else ""
     return f"{found.verdict.removesuffix(' runs')}{more}"
 
 
@@ -171,6 +175,7 @@ def difference_rows(title: str, differences: Sequence[Difference]) -> list[Rende
     if not differences:
         return []
     table = Table.grid(padding=(0, 2))
+    differences, gathered = gathered_differences(differences)
     for one in differences[:DIFFERENCES_SHOWN]:
         values = "; ".join(f"{_clipped(value)} in {group}" for group, value in one.values.items())
         table.add_row(Text(f"  {clean(one.key)}"), Text(clean(values), style="dim"))
@@ -179,7 +184,21 @@ def difference_rows(title: str, differences: Sequence[Difference]) -> list[Rende
         parts.append(
             Text(f"  … and {len(differences) - DIFFERENCES_SHOWN} more; --json has them", style="dim")
         )
-    return parts
+    return parts + [Text(f"  {line}", style="dim") for line in gathered]
+
+
+def gathered_differences(differences: Sequence[Difference]) -> tuple[list[Difference], list[str]]:
+    """Differences but for the many of which some groups' records do not speak, and a line for these."""
+    of_groups: dict[tuple[str, ...], list[Difference]] = {}
+    for one in differences:
+        of_groups.setdefault(one.absent, []).append(one)
+    many = {groups: held for groups, held in of_groups.items() if groups and len(held) >= _GATHERED_FROM}
+    lines = []
+    for groups, held in many.items():
+        keys = ", ".join(one.key for one in held[:_KEYS_SHOWN])
+        more = f" and {len(held) - _KEYS_SHOWN} more" if len(held) > _KEYS_SHOWN else ""
+        lines.append(clean(f"{len(held)} are not recorded in {', '.join(groups)}: {keys}{more}"))
+    return [one for one in differences if one.absent not in many], lines
 
 
 def _clipped(text: str) -> str:
