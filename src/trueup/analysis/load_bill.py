@@ -20,6 +20,7 @@ from trueup.schema import Frozen, InputError, Kind, Measurement, Price, RunRecor
 from .bill import BillLine, checked_price, known_kinds, price_kind, require_times, stale_price
 from .bill_lines import reason_of, value_of
 from .load_names import UNSEEN, load_figure, load_missing
+from .load_pace import pace_note
 from .load_server import OVERLAP, counter_doubt
 from .outcomes import wall_seconds
 
@@ -274,15 +275,8 @@ def load_notes(record: RunRecord) -> list[str]:
     split = record.measurements.get("prefill_time_share")
     if split is not None and OVERLAP in split.method:
         notes.append(f"the split between input and output tokens is {OVERLAP}")
-    offered, done = (value_of(record, f"{what}_requests_per_s") for what in ("offered", "completed"))
-    load = record.header.recipe.get("load")
-    open_load = isinstance(load, dict) and load.get("arrivals") in ("poisson", "trace", "ramp")
-    share = value_of(record, "goodput_share")
-    if open_load and offered and done and share == 1.0 and done >= 0.9 * offered:
-        notes.append(
-            "the server kept up with this load and may carry more: its goodput is a lower bound, and the "
-            "instances that follow from it an upper one; a higher --rate shows where it ends"
-        )
+    if (pace := pace_note(record)) is not None:
+        notes.append(pace)
     if record.state == "running":
         notes.append("the load has not ended: this is its bill so far")
     if record.state == "interrupted":

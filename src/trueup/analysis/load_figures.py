@@ -16,6 +16,7 @@ from trueup.schema import Measurement, RequestResult, RunRecord, Sample
 from .load_latency import of_latency
 from .load_limits import Limits, limits_of, within
 from .load_names import LOAD_NAMES, load_figure, load_missing
+from .load_pace import in_flight_by_third
 from .load_rates import Stretch, rate, stretch_of
 from .load_server import of_server
 from .load_tokens import of_tokens
@@ -57,6 +58,7 @@ def summarize_load(record: RunRecord, *, extra: Mapping[str, Measurement] | None
     samples = [one for one in record.samples if stretch and stretch.begin_s <= one.at_s <= stretch.end_s]
     found = _counts(sorted_)
     found |= _in_time(sorted_, stretch, limits)
+    found |= in_flight_by_third(sorted_.all)
     found |= of_tokens(sorted_.whole, stretch)
     found |= of_latency(sorted_.whole)
     found |= of_server(record, samples)

@@ -49,6 +49,12 @@ LOAD_NAMES: dict[str, NameFacts] = {
         "count", "process", "requests in flight, mean over the measured stretch"
     ),
     "in_flight_max_count": NameFacts("count", "process", "most requests in flight at once"),
+    "in_flight_middle_third_count": NameFacts(
+        "count", "process", "requests in flight when one was due, mean over the middle third of the requests"
+    ),
+    "in_flight_last_third_count": NameFacts(
+        "count", "process", "requests in flight when one was due, mean over the last third of the requests"
+    ),
     "no_request_share": NameFacts("1", "process", "part of the measured stretch with no request in flight"),
     "sent_late_max_s": NameFacts("s", "process", "longest time by which the client sent a request late"),
     # tokens
