@@ -234,7 +234,10 @@ def test_a_possible_claim_must_follow_too() -> None:
         ({"hardware": {"chip": "inferentia9", "fp8": "3 TFLOP/s"}}, "no chip named"),
         ({"hardware": {"instance": "trn2.48xlarge", "price": "$40/h", "on_date": "2026-11-29"}}, "on-demand"),
         ({"hardware": {"instance": "p4d.24xlarge", "price": "$1/h"}}, "say `on_date`"),
-        ({"hardware": {"instance": "p4d.24xlarge", "price": "$1/h", "on_date": "2025-06-15"}}, "of then"),
+        (
+            {"hardware": {"instance": "p4d.24xlarge", "price": "$1/h", "on_date": "2025-06-15"}},
+            "of 2025-06-15 is",
+        ),
         (
             {"hardware": {"instance": "m7g.large", "price": "$1/h", "on_date": "2026-11-29"}},
             "may hold no more",
@@ -295,6 +298,34 @@ def test_facts_that_hold(claim: dict[str, Any]) -> None:
 )
 def test_facts_that_do_not_hold(claim: dict[str, Any]) -> None:
     assert one(claim).verdict == "does not hold"
+
+
+def test_what_holds_is_said_beside_a_price_that_nobody_knows() -> None:
+    hardware = {"instance": "p5.48xlarge", "chips": "8", "chip_memory": "80 GB", "price": "$98.32/h"}
+    found = one({"hardware": {**hardware, "on_date": "2025-01-15"}})
+    assert found.verdict == "cannot be decided"
+    assert "price: no price of 2025-01-15 is known" in found.reason
+    assert "what is said of chips and chip memory holds" in found.reason
+
+
+def test_a_wrong_fact_beside_a_price_that_nobody_knows_does_not_hold() -> None:
+    hardware = {"instance": "p5.48xlarge", "chips": "16", "price": "$98.32/h", "on_date": "2025-01-15"}
+    assert one({"hardware": hardware}).verdict == "does not hold"
+
+
+def test_a_name_in_a_mapping_is_refused_with_the_form_it_has() -> None:
+    with pytest.raises(
+        InputError, match=r"'claims.it.exists' has to be text, .* `exists: NEURON_RT_NUM_CORES`"
+    ):
+        one({"exists": {"chip": "H300"}})
+
+
+def test_a_cost_of_requests_follows_from_their_number() -> None:
+    found = one(
+        {"says": "$0.5 per thousand requests", "from": "bill / asked"},
+        bill="$1,000", asked="exactly 2 million requests",
+    )  # fmt: skip
+    assert found.verdict == "follows"
 
 
 def test_one_wrong_fact_outweighs_what_is_not_known() -> None:

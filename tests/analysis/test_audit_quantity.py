@@ -98,6 +98,8 @@ def test_a_division_applies_to_all_the_words_after_it() -> None:
     [
         ("USD", "EUR"),
         ("tokens", "records"),
+        ("tokens", "requests"),
+        ("records", "queries"),
         ("W", "Wh"),
         ("tokens", "tokens/s"),
         ("FLOP", "FLOP/s"),
@@ -109,7 +111,7 @@ def test_things_that_are_not_the_same_have_dimensions_of_their_own(one: str, oth
     assert read_unit(one).dims != read_unit(other).dims
 
 
-@pytest.mark.parametrize("text", ["nodes", "chips", "GPUs", "runs", "%", ""])
+@pytest.mark.parametrize("text", ["nodes", "chips", "GPUs", "runs", "prompts", "users", "%", ""])
 def test_what_is_merely_counted_has_no_dimension(text: str) -> None:
     assert read_unit(text).dims == no_dimension()
 

@@ -99,7 +99,7 @@ def test_text_of_a_claim_file_is_never_markup(main: Main, claims: Callable[[str]
         ("title: t\nclaims:\n", [":2:", "'claims' is a mapping"]),
         ("title: t\nclaims: 3\n", [":2:", "'claims' is a mapping"]),
         ("title: t\nclaims: [a]\n", [":2:", "'claims' is a list"]),
-        ("title: {a: b}\nclaims: {x: {says: 1, from: '1'}}\n", [":1:", "'title' is text"]),
+        ("title: {a: b}\nclaims: {x: {says: 1, from: '1'}}\n", [":1:", "'title' has to be text"]),
         ("claims: {x: {says: 1, from: '1'}}\n", ["'title' is required and missing"]),
         ("title: t\ntitle: u\nclaims: {x: {check: 1 < 2}}\n", [":2:", "'title' is given twice", "line 1"]),
         (GOOD + "  cost: {check: 1 < 2}\n", ["'claims.cost' is given twice"]),

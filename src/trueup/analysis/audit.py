@@ -286,7 +286,14 @@ def _from_findings(findings: tuple[Finding, ...]) -> _Found:
     words = "; ".join(dict.fromkeys(f"{one.what.replace('_', ' ')}: {one.found}" for one in shown))
     if wrong:
         return _Found("does not hold", words, findings=findings)
-    return _Found("cannot be decided" if unknown else "holds", words, findings=findings)
+    if not unknown:
+        return _Found("holds", words, findings=findings)
+    sure = [one.what.replace("_", " ") for one in findings if one.agrees]
+    return _Found(
+        "cannot be decided",
+        f"{words}; what is said of {' and '.join(sure)} holds" if sure else words,
+        findings=findings,
+    )
 
 
 def _said(claim: Claim) -> str:

@@ -216,7 +216,7 @@ def _price(said: Quantity, subject: _Subject, day: date | None) -> Finding:
     priced = [row for row in rows if row.amount_per_hour is not None]
     equal = [row for row in priced if said.interval.contains(_amount(row))][:1]
     shown = equal or rows
-    found = "; ".join(_row_words(row, day) for row in shown) or "no price of then is known"
+    found = "; ".join(_row_words(row, day) for row in shown) or f"no price of {day or 'any day'} is known"
     agrees: bool | None = True if equal else None
     if not equal and day is None:
         found += ": say `on_date`"

@@ -37,6 +37,11 @@ _SECTIONS: dict[str, type[Any]] = {
 }
 
 
+_EXAMPLES = {
+    "exists": "the name alone as it is published, such as `exists: NEURON_RT_NUM_CORES`; a mapping is there"
+}
+
+
 class LocatedClaims:
     """A claim file with the line of each dotted key."""
 
@@ -141,7 +146,7 @@ def _explained(error: ValidationError, path: str, lines: dict[str, int]) -> Iter
             case "too_short":
                 yield f"{where}: there are no claims: '{key}' is empty"
             case "string_type":
-                yield f"{where}: '{key}' is text, not a mapping"
+                yield f"{where}: '{key}' has to be text, {_EXAMPLES.get(loc[-1], 'and a mapping is there')}"
             case "model_type" | "model_attributes_type" | "dict_type":
                 yield f"{where}: '{key}' is a mapping of names to values, not the text {problem['input']!r}"
             case _:

@@ -3,8 +3,8 @@
 Words, prefixes, plurals and dimensions are pint's, over the definitions below. The grammar is our own, since
 in pint's `USD per million tokens` the tokens are multiplied: here a division applies to all the words after
 it, up to the next division. Things that are counted and not priced or timed one by one (nodes, chips, runs)
-have no dimension; tokens, records, steps and every currency have one of their own, so that they are never
-mixed up.
+have no dimension; tokens, records, requests, steps and every currency have one of their own, so that they are
+never mixed up.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ yuan = [yuan] = CNY
 yen = [yen] = JPY
 rupee = [rupee] = INR
 token = [token]
-record = [record] = example
+record = [record] = example = _ = sample
+request = [request] = query = queries
 sequence = [sequence]
 step = [step]
 parameter = [parameter] = param
@@ -67,26 +68,39 @@ trillion = 1000000000000
 COUNTED = frozenset(
     [
         "accelerator",
+        "answer",
         "chip",
         "core",
         "device",
+        "document",
         "epoch",
+        "experiment",
         "gpu",
         "GPU",
         "instance",
         "job",
+        "layer",
         "machine",
+        "message",
         "node",
         "process",
+        "prompt",
+        "question",
+        "replica",
         "run",
         "seed",
         "server",
         "time",
         "trial",
+        "user",
+        "worker",
         "x",
     ]
 )
-_DISCRETE = COUNTED | {"token", "record", "example", "sequence", "step", "parameter", "param"}
+_DISCRETE = COUNTED | {
+    *("token", "record", "example", "sample", "request", "query", "queries", "sequence", "step", "parameter"),
+    "param",
+}
 _SIGNS = {"%": "percent", "$": "USD", "€": "EUR", "£": "GBP"}
 _PIECE = re.compile(r"\s*(?:(?P<word>[A-Za-zµ_]+|[%$€£])|(?P<number>\d+)|(?P<mark>[/()]))")
 _LONGEST = 120  # characters; no unit of a published figure is longer
