@@ -166,6 +166,14 @@ def test_a_server_that_kept_up_is_said_to_have_shown_a_lower_bound() -> None:
     assert any("lower bound" in note for note in make_load_bill(load_of()).notes)
 
 
+@pytest.mark.parametrize(("used", "said"), [(0.875, ["87.5%"]), (0.02, [])])
+def test_neighbours_that_used_much_of_the_processors_are_spoken_of(used: float, said: list[str]) -> None:
+    notes = make_load_bill(load_of(others_cpu_share=share(used))).notes
+    assert [
+        word for note in notes if "other processes" in note for word in note.split() if "%" in word
+    ] == said
+
+
 @pytest.mark.parametrize(
     ("requests_per_day", "peak"), [(0, 1), (-1, 1), (math.nan, 1), (math.inf, 1), (1, 0.5), (1, math.nan)]
 )

@@ -266,3 +266,12 @@ def test_rates_have_an_interval_within_the_run_where_the_load_is_long_enough() -
     assert (
         summarize_load(make_load([request(n, float(n)) for n in range(5)]))["output_tokens_per_s"].ci is None
     )
+
+
+def test_neighbours_are_not_known_where_the_server_may_be_among_them() -> None:
+    samples = [Sample(at_s=1.0, values={"others_cpu_share": 0.9})]
+    why = "the server is in a process that is not found"
+    environment = {"missing_sensors": {"others_cpu_share": why}}
+    found = summarize_load(make_load([request(0, 0.0)], samples=samples, environment=environment))
+    assert found["others_cpu_share"].reason == why
+    assert summarize_load(make_load([request(0, 0.0)], samples=samples))["others_cpu_share"].value == 0.9

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
 from scripted_server import text_chunk
 
+from trueup.load.address import address_of, listeners
 from trueup.load.client import Ask, Target, open_client, send
 from trueup.load.server import free_port
 from trueup.schema import RequestResult
@@ -119,3 +122,10 @@ def test_requests_at_once_wait_for_none_of_each_other() -> None:
             return await asyncio.gather(*(_send(http, port) for _ in range(count)))
 
     assert {one.error for one in asyncio.run(ask())} == {None}
+
+
+def test_the_process_that_listens_at_an_address_is_found() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert listeners(address_of(f"http://127.0.0.1:{port}/v1")) == {os.getpid()}
+    assert listeners(address_of(f"http://127.0.0.1:{port}")) == set()

@@ -220,6 +220,28 @@ def test_the_other_ranks_of_a_machine_are_the_run_not_its_neighbours(kind: str) 
     assert more_bytes > others_bytes
 
 
+@pytest.mark.parametrize("kind", ["LinuxTree", "PortableTree"])
+def test_a_process_that_is_named_is_no_neighbour_though_another_started_it(kind: str) -> None:
+    if kind == "LinuxTree" and not sys.platform.startswith("linux"):
+        pytest.skip("no /proc here")
+    server_code = "import time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\ninput()"
+    server = subprocess.Popen(
+        [sys.executable, "-c", server_code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    code = (
+        f"from trueup.telemetry.process_tree import {kind}\n"
+        f"alone, together = ({kind}(siblings=False, also=also).read()[0] for also in ([], [{server.pid}]))\n"
+        "print(together - alone)"
+    )
+    try:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"done\n"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    finally:
+        server.communicate(b"\n")
+    assert float(done.stdout) > 0.3 - 0.05
+
+
 def test_ranks_are_siblings_where_a_launcher_started_several() -> None:
     ours, alone = process_tree({"LOCAL_WORLD_SIZE": "2"}), process_tree({"LOCAL_WORLD_SIZE": "1"})
     assert ours.read()[1] > alone.read()[1]  # the launcher's memory at least

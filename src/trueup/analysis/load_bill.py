@@ -27,6 +27,7 @@ from .outcomes import wall_seconds
 HOURS_PER_MONTH = 365 * 24 / 12
 SECONDS_PER_DAY = 86400.0
 MOST_INSTANCES = 10_000_000
+MANY_OTHERS = 0.1  # of the CPU: neighbours that are to be spoken of
 
 LOAD_LINE_NAMES = (
     "answering",  # the measured stretch with a request in flight, less padding where the server tells it
@@ -277,6 +278,12 @@ def load_notes(record: RunRecord) -> list[str]:
         notes.append(f"the split between input and output tokens is {OVERLAP}")
     if (pace := pace_note(record)) is not None:
         notes.append(pace)
+    others = value_of(record, "others_cpu_share")
+    if others is not None and others > MANY_OTHERS:
+        notes.append(
+            f"other processes used {others:.1%} of the client machine's CPU meanwhile, which makes a server "
+            "there and the client slower: its figures are of a busy machine"
+        )
     if record.state == "running":
         notes.append("the load has not ended: this is its bill so far")
     if record.state == "interrupted":

@@ -63,6 +63,7 @@ def summarize_load(record: RunRecord, *, extra: Mapping[str, Measurement] | None
     found |= of_latency(sorted_.whole)
     found |= of_server(record, samples)
     found |= _energy(record, samples, found["output_tokens"])
+    found |= _neighbours(record, samples)
     found |= of_wall_clock(record)
     found |= _given(record)
     found |= extra or {}
@@ -183,15 +184,20 @@ def _energy(record: RunRecord, samples: Sequence[Sample], output_tokens: Measure
     else:
         method = f"energy over output tokens; {energy.method}"
         found[name] = load_figure(name, energy.value / output_tokens.value, "derived", method)
-    others = [value for _, value in series(samples, "others_cpu_share")]
-    found["others_cpu_share"] = (
-        load_figure(
-            "others_cpu_share", fsum(others) / len(others), "measured", "mean of the samples", n=len(others)
-        )
-        if others
-        else load_missing("others_cpu_share", "no sample lies in the measured stretch")
-    )
     return found
+
+
+def _neighbours(record: RunRecord, samples: Sequence[Sample]) -> Found:
+    """What used the processors beside the load and its server."""
+    name = "others_cpu_share"
+    absent = record.header.environment.get("missing_sensors")
+    if isinstance(absent, Mapping) and name in absent:
+        return {name: load_missing(name, str(absent[name]))}
+    others = [value for _, value in series(samples, name)]
+    if not others:
+        return {name: load_missing(name, "no sample lies in the measured stretch")}
+    mean = fsum(others) / len(others)
+    return {name: load_figure(name, mean, "measured", "mean of the samples", n=len(others))}
 
 
 def _given(record: RunRecord) -> Found:

@@ -240,12 +240,14 @@ def _recording(
 ) -> tuple[Recording, Callable[[Recording], AbstractContextManager[object]]]:
     """The record, begun in the run's folder, and the sampler that is to run beside the load."""
     from trueup import __version__
+    from trueup.load.address import listeners
     from trueup.load.record import Recording
     from trueup.schema import RunHeader
     from trueup.telemetry import RunFolder, Sampler, process_origin
 
     origin, started_at = process_origin()
     recipe = _recipe(asked, job, name)
+    there = listeners(job.address) if job.address.local and job.own is None else set()
     header = RunHeader(
         kind="load",
         id=run_id,
@@ -254,7 +256,7 @@ def _recording(
         trueup_version=__version__,
         recipe=recipe,
         recipe_digest=_digest(json.dumps({**recipe, "name": None}, sort_keys=True).encode()),
-        environment=_environment(device, local=job.address.local),
+        environment=_environment(device, local=job.address.local, seen=bool(there) or job.own is not None),
         price=price,
         started_at=started_at,
     )
@@ -274,7 +276,7 @@ def _recording(
         raise
 
     def sampling(recording: Recording) -> AbstractContextManager[object]:
-        sampler.append(Sampler(device, recording.sink, recording.timeline.now, SAMPLES_PER_S))
+        sampler.append(Sampler(device, recording.sink, recording.timeline.now, SAMPLES_PER_S, there))
         return sampler[0]
 
     return recording, sampling
@@ -294,8 +296,9 @@ def _recipe(asked: Asked, job: LoadJob, name: str) -> dict[str, Any]:
     }
 
 
-def _environment(device: Device, *, local: bool) -> dict[str, Any]:
-    """Of this machine; `device` only where the server is on it: another machine's is not known from here."""
+def _environment(device: Device, *, local: bool, seen: bool) -> dict[str, Any]:
+    """Of this machine; `device` only where the server is on it: another machine's is not known from here.
+    `seen`: whether the server's processes are known, where it is on this machine."""
     from trueup.telemetry import collect
 
     found = {**collect(device, metadata=False), "world": {"size": 1}}
@@ -303,6 +306,9 @@ def _environment(device: Device, *, local: bool) -> dict[str, Any]:
         found["client_device"] = found.pop("device")
         why = "the server is on another machine, whose sensors are not read from here"
         found["missing_sensors"] = dict.fromkeys(("energy_j", "power_w"), why)
+    elif not seen:
+        why = "the server is on this machine, in a process that is not found: it would count among the others"
+        found["missing_sensors"] = {**found["missing_sensors"], "others_cpu_share": why}
     return found
 
 

@@ -46,6 +46,21 @@ class ServedModel:
     context: int | None
 
 
+def listeners(address: Address) -> set[int]:
+    """Ids of the processes of this machine that listen at the address's port; none where the system does not
+    say, as of another user's."""
+    import psutil
+
+    parts = urlsplit(address.root)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        found = psutil.net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return set()
+    listening = (one for one in found if one.status == psutil.CONN_LISTEN)
+    return {one.pid for one in listening if one.pid and getattr(one.laddr, "port", None) == port}
+
+
 def is_url(text: str) -> bool:
     return text.startswith(("http://", "https://"))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Collection
 from typing import NamedTuple
 
 import psutil
@@ -86,10 +87,11 @@ class PortableMachine:
 
 
 class HostLoad:
-    """Shares over the last second, and memory of the process tree and the machine."""
+    """Shares over the last second, and memory of the process tree and the machine. `also`: other processes
+    of the run, by their ids."""
 
-    def __init__(self) -> None:
-        self._tree = process_tree()
+    def __init__(self, also: Collection[int] = ()) -> None:
+        self._tree = process_tree(also=also)
         self._machine = LinuxMachine() if ON_LINUX else PortableMachine()
         self._cpus = psutil.cpu_count() or 1
         self._past: deque[Reading] = deque()

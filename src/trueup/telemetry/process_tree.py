@@ -1,8 +1,8 @@
 """CPU time and memory of a run's processes on this machine, cheap enough to ask ten times a second.
 
 They are this process and its descendants; with several ranks on the machine also their launcher and what
-descends from it: the other ranks are the run, not its neighbours. Field numbers are those of
-proc_pid_stat(5).
+descends from it: the other ranks are the run, not its neighbours; and other processes that are named, with
+what descends from them, such as a server under a load. Field numbers are those of proc_pid_stat(5).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import psutil
 
@@ -44,14 +44,14 @@ def stat_fields(pid: int) -> list[bytes]:
 
 class LinuxTree:
     """Reads /proc. Each second it looks at the processes that are new, and keeps those that descend from
-    this one (with `siblings` from its parent), also when their parent has ended since. Memory that processes
-    share is counted in each."""
+    this one (with `siblings` from its parent) or from `also`, also when their parent has ended since. Memory
+    that processes share is counted in each."""
 
-    def __init__(self, *, siblings: bool) -> None:
+    def __init__(self, *, siblings: bool, also: Collection[int] = ()) -> None:
         self._statm = ProcFile("/proc/self/statm", 128)
         self._seen: set[int] = set()
         self._pid = int(os.readlink("/proc/self"))  # our number in the namespace that this /proc shows
-        self._ours: set[int] = {self._pid}
+        self._ours: set[int] = {self._pid, *also}
         if siblings and (launcher := int(stat_fields(self._pid)[1])):  # 0: outside this namespace
             self._ours.add(launcher)
         self._renew_at = 0.0
@@ -93,17 +93,17 @@ class LinuxTree:
 class PortableTree:
     """The same through psutil, for systems without /proc."""
 
-    def __init__(self, *, siblings: bool) -> None:
+    def __init__(self, *, siblings: bool, also: Collection[int] = ()) -> None:
         self._self = psutil.Process()
-        self._root = (self._self.parent() if siblings else None) or self._self
+        self._roots = [(self._self.parent() if siblings else None) or self._self]
+        self._roots += [psutil.Process(pid) for pid in also if psutil.pid_exists(pid)]
         self._others: list[psutil.Process] = []
         self._renew_at = 0.0
 
     def read(self) -> tuple[float, int]:
         if time.monotonic() >= self._renew_at:
             began = time.thread_time()
-            found = [self._root, *self._root.children(recursive=True)]
-            self._others = [process for process in found if process != self._self]
+            self._others = [one for root in self._roots for one in _descent(root) if one != self._self]
             cost_s = time.thread_time() - began
             self._renew_at = time.monotonic() + max(RENEW_EVERY_S, cost_s / RENEW_CORE_SHARE)
         cpu_s, rss_bytes = time.process_time(), int(self._self.memory_info().rss)
@@ -118,7 +118,18 @@ class PortableTree:
         return cpu_s, rss_bytes
 
 
-def process_tree(environ: Mapping[str, str] = os.environ) -> LinuxTree | PortableTree:
-    """The run's processes. torchrun says how many ranks it started here by LOCAL_WORLD_SIZE."""
+def _descent(root: psutil.Process) -> list[psutil.Process]:
+    """It and what descends from it; nothing once it has ended."""
+    try:
+        return [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def process_tree(
+    environ: Mapping[str, str] = os.environ, also: Collection[int] = ()
+) -> LinuxTree | PortableTree:
+    """The run's processes, `also` and theirs among them. torchrun says how many ranks it started here by
+    LOCAL_WORLD_SIZE."""
     siblings = environ.get("LOCAL_WORLD_SIZE", "1") != "1"
-    return LinuxTree(siblings=siblings) if ON_LINUX else PortableTree(siblings=siblings)
+    return (LinuxTree if ON_LINUX else PortableTree)(siblings=siblings, also=also)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import TracebackType
 
 from trueup.device import Device
@@ -57,16 +57,23 @@ class Sampler:
 
     With `hz` 0 it sends heartbeats only. A sensor that raises, or gives nothing any more, is an event, once,
     and another when it is back. `cpu_s` is the CPU time of its thread, `samples` how many it sent, `late` how
-    many it could not take in time.
+    many it could not take in time. `also`: processes of the run beside this one's own.
     """
 
-    def __init__(self, device: Device, sink: Sink, clock: Callable[[], float], hz: float) -> None:
+    def __init__(
+        self,
+        device: Device,
+        sink: Sink,
+        clock: Callable[[], float],
+        hz: float,
+        also: Collection[int] = (),
+    ) -> None:
         self._sink = sink
         self._clock = clock
         self._hz = hz
         self._readings: list[_Reading] = []
         if hz > 0:
-            self._readings = [_Reading("host load", HostLoad().read)]
+            self._readings = [_Reading("host load", HostLoad(also).read)]
             self._readings += [_Reading(s.name, _as_dict(s.name, s.read)) for s in device.sensors()]
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trueup-sampler", daemon=True)
