@@ -18,7 +18,7 @@ from trueup.report.compare import comparison_text, value_text
 from trueup.report.compare_page import LOADED, TRAINED, comparison_page
 from trueup.report.load import load_text
 from trueup.report.load_page import load_page
-from trueup.schema import Measurement, RunRecord
+from trueup.schema import Measurement, RunRecord, SpanTotal
 
 TRAFFIC = traffic_given(100_000)
 GIVEN = {
@@ -144,3 +144,10 @@ def test_what_no_group_has_is_below_the_table_with_the_reason() -> None:
     assert "no preemptions: the server" in page
     assert '<th scope="row">preemptions</th>' not in page
     assert "no preemptions: the server" in told(comparison_text(found))
+
+
+def test_a_bill_does_not_say_that_a_server_was_started_which_ran_already() -> None:
+    record = pair()[0].model_copy(update={"spans": (SpanTotal(name="load", seconds=7.92, count=1),)})
+    shown = told(load_text(record, make_load_bill(record)))
+    assert "starting and ending the load" in shown
+    assert "and server" not in shown

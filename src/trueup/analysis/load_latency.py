@@ -114,7 +114,9 @@ def _how_tpot(whole: Sequence[RequestResult]) -> str:
     """What of the formula does not hold for these answers."""
     each, how = tokens_per_chunk(whole), FORMULAS["tpot"]
     if each is not None and each > NEARLY_ONE:
-        how += "; chunks hold several tokens, and those of the first chunk cost no time: it is too short"
+        how += (
+            "; chunks hold several tokens, those of the first came within TTFT: a token took longer than this"
+        )
     if at_once := _at_once(whole):
         how += f"; without {at_once} of {len(whole)} answers, whose tokens all came at once"
     return how

@@ -35,7 +35,7 @@ LINE_LABELS = {
     "record": "record",
     "other": "other",
     "one_off": "one-off work, spread over runs",
-    "start": "starting client and server",
+    "start": "starting and ending the load",
     "answering": "answering requests",
     "no_request": "no request in flight",
 }
