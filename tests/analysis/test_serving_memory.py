@@ -24,7 +24,7 @@ from trueup.catalog import accelerators
 from trueup.catalog.models import published_models
 from trueup.model.dims import expected_dims
 from trueup.recipe.models import TuneSection
-from trueup.schema import ModelDims
+from trueup.schema import Measurement, ModelDims
 from trueup.serve.plan import plan_serving
 
 GIB = 2**30
@@ -221,6 +221,14 @@ def test_a_refusal_says_what_it_needs_has_and_what_would_fit() -> None:
     assert "int8 weights" in fitting
     assert f"a context of {found.longest_context:,} tokens" in fitting
     assert f"{found.most_concurrency} sequences at once" in fitting
+
+
+def test_the_process_itself_is_told_of_a_processor_counted_or_not() -> None:
+    ask = replace(SMALL, device="cpu")
+    assert "; not counted: the process itself, Python and PyTorch (" in fit(ask, 34 * GIB).why
+    measured = Measurement(value=0.5 * GIB, unit="bytes", kind="measured")
+    assert ", the process itself 512.00 MiB" in fit(replace(ask, process=measured), 34 * GIB).why
+    assert "process" not in fit(SMALL, 34 * GIB).why
 
 
 def test_keys_and_values_of_fp32_are_told_to_be_bf16() -> None:

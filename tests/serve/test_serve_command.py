@@ -20,8 +20,13 @@ import openai
 import pytest
 
 from in_process import Done, call, refused
+from trueup.analysis.serving_memory import ServingAsk, serving_lines, value_of
+from trueup.analysis.serving_memory_fit import WEIGHTS
+from trueup.cli.memory_place import find_model
 from trueup.cli.serve import _address, _warm_up
 from trueup.cli.serve_plan import _way
+from trueup.device import open_device
+from trueup.model.tiny import write_tiny
 from trueup.schema.quantization import FACTS_FILE
 from trueup.serve.opening import Opening
 from trueup.serve.plan import plan_serving
@@ -77,6 +82,18 @@ def test_a_device_that_compiles_warms_every_shape_and_another_the_largest_and_bo
     assert opening.to_warm(eager) == plan.largest_shapes()
     assert _warm_up(6, 85).startswith("warm-up: 6 of the plan's 85 shapes; nothing is compiled here")
     assert _warm_up(85, 85).startswith("warm-up: all 85 shapes")
+
+
+@pytest.mark.parametrize("quant", ["fp32", "int8"])
+def test_weights_and_rotary_tables_are_counted_as_the_plan_has_them(tmp_path: Path, quant: Any) -> None:
+    write_tiny(tmp_path)
+    ask = ServingAsk(find_model(str(tmp_path)).dims, 32, 1, quant=quant, kv="fp32", device="cpu")
+    plan = plan_serving(max_context=32, blocks=3, concurrency=1, prefill_chunk=16)
+    opened = Opening(tmp_path, quant, "fp32", plan, frozenset()).open(open_device("cpu", threads=1))
+    lines = serving_lines(ask)
+    planned = sum(value_of(lines, name) for name in (*WEIGHTS, "packing_bytes"))
+    assert opened.memory_bytes["weights"] == planned
+    assert opened.memory_bytes["rotary"] == value_of(lines, "rotary_bytes")
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+
+from trueup.schema import Measurement
 
 from .flops import kv_bytes_per_token
 from .serving_memory import (
@@ -114,8 +116,19 @@ def _largest_parts(ask: ServingAsk) -> str:
     per_token = kv_bytes_per_token(ask.dims, bytes_per_value=NUMBER_BYTES[ask.kv])
     return (
         f"weights {binary(weights)} ({ask.quant}), KV pool {pool} ({ask.kv}, {per_token:,.0f} B a token), "
-        f"the largest step {binary(step)}, headroom {room}"
+        f"the largest step {binary(step)}, headroom {room}{_process(lines)}"
     )
+
+
+def _process(lines: Mapping[str, Measurement]) -> str:
+    """Of the process itself, which beside a small model is most of what is resident; nothing where it does
+    not lie in the device's memory."""
+    line = lines.get("process_bytes")
+    if line is None:
+        return ""
+    if line.value is None:
+        return f"; not counted: the process itself, Python and PyTorch ({line.reason})"
+    return f", the process itself {binary(line.value)}"
 
 
 def _changes(ask: ServingAsk, needs: float, has: float, context: int, rows: int) -> list[Change]:

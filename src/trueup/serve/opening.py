@@ -25,7 +25,8 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 @dataclass(frozen=True)
 class Opened:
-    """`memory_bytes`: what was taken for it, by owner."""
+    """`memory_bytes`: what was taken for it, by owner, as the plan's lines have them; the weights with the
+    plan's packing and rounding."""
 
     engine: Engine
     memory_bytes: dict[str, int]
@@ -68,8 +69,11 @@ class Opening:
         engine = Engine(model, self.plan, eos_ids=self.end_ids, prefix_cache=self.prefix_cache)
         shapes, done = self.to_warm(device), itertools.count(1)
         engine.warm_up(lambda shape: warmed(next(done), len(shapes)), shapes=shapes)
+        weights = model.weight_bytes()
+        rotary = weights.pop("rotary")  # follows the context: a line of its own in the plan
         held = {
-            "weights": sum(model.weight_bytes().values()),
+            "weights": sum(weights.values()),
+            "rotary": rotary,
             "kv_cache": sum(layer.untyped_storage().nbytes() for layer in pool.layers),
         }
         return Opened(engine, held)
