@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from trueup.schema import DatasetFacts
 
 from .arrow_folder import FORMAT, read_manifest
 from .building import build
+from .held_out import doubts_of
 from .sources import Source, open_source
-from .splits import SPLITS
+from .splits import SPLITS, VALIDATION
 from .table import ExampleFile, TokenTable
 from .template import ChatTemplate
 from .vocabulary import Pad, Tokenizer, check_vocabulary, tokenizer_digest
@@ -135,14 +137,20 @@ def prepare(
                     *(section, source, template, work, folder, inputs), vocab_size=vocab_size, workers=workers
                 )
         sweep(data_home)
+    file = ExampleFile(folder)
     return Prepared(
         folder=folder,
         manifest=manifest,
         cache_hit=cache_hit,
-        messages=(*messages, *manifest["notes"]),
+        messages=(*messages, *manifest["notes"], *_doubts(manifest, file, section)),
         source=section.source,
-        _file=ExampleFile(folder),
+        _file=file,
     )
+
+
+def _doubts(manifest: dict[str, Any], file: ExampleFile, section: DataSection) -> Iterator[str]:
+    supervised = TokenTable(file, VALIDATION).supervised
+    return doubts_of(manifest["splits"], int(supervised.sum(dtype="int64")), section.split)
 
 
 def find_prepared(
