@@ -70,6 +70,22 @@ def test_what_a_person_reads_has_sizes_gate_and_worst_layers(
         assert words in done.out, words
 
 
+def test_each_phase_is_said_as_it_begins(main: Main, built: Path, recipe: Path, tmp_path: Path) -> None:
+    done = main("quantize", "tiny", "-o", tmp_path / "q", "--scheme", "int8", "--recipe", recipe)
+    phases = (
+        "loading PyTorch",
+        "data to calibrate and to judge on: ",
+        "loading tiny",
+        "rtn: ",
+        "writing ",
+        "quality: reading both models",
+        "quality: layer by layer",
+    )
+    places = [done.err.find(words) for words in phases]
+    assert -1 not in places, done.err
+    assert places == sorted(places)
+
+
 def test_gptq_says_on_how_many_matrices_it_was_better(
     main: Main, built: Path, recipe: Path, tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def quantize(
     is kept aside, where it is too far off."""
     asked = _Asked(scheme, method, group, per_tensor, head)
     with stdout_reserved():
+        say("loading PyTorch")
         job = _job(model, out, asked, calibration, calibration_tokens, (recipe, overrides), gguf)
         facts, record, folder = _done(job)
         written = None if gguf is None or record.verdict == "refused" else _gguf(job, facts)
@@ -170,6 +171,7 @@ def _data(recipe: Recipe, section: QualitySection, calibration_tokens: int) -> t
 
     from .prepare import prepare_data_of
 
+    say(f"data to calibrate and to judge on: {recipe.data.source}, prepared once")
     prepared, _, config = prepare_data_of(recipe)
     positions = most_positions(config) or section.long + section.answer_tokens
     length = min(CALIBRATION_LENGTH, positions)

@@ -46,6 +46,7 @@ def observe(
     """Both models in fp32. Raises InputError where there is nothing to judge on."""
     if not held.short_RT.numel():
         raise InputError("no held-out tokens to judge the quantised model on; give more --held-out data")
+    say("quality: reading both models")
     original = load_base(resolved)
     quantised, _ = load_dequantised(folder)
     original.eval()
@@ -79,6 +80,7 @@ def compare(
         say(f"quality: {len(task.items)} items of {task.name}")
         before, after = (right_answers(model, tokenizer, task) for model in (original, quantised))
         scored.append(TaskFacts(task=task.name, original=before, quantised=after))
+    say("quality: layer by layer, which differ most")
     broken = any(facts.not_finite for facts in contexts)
     return Observed(
         held_out=held.source,

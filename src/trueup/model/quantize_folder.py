@@ -77,11 +77,13 @@ def quantise_to(
     """
     require_empty(out)
     require_quantisable(resolved)
+    say(f"loading {resolved.name}")
     loaded = load_model(resolved, TuneSection(method="full"))
     loaded.module.eval()
     base = loaded.base
     require_numbers(base, resolved.name)
     plan = planned(base, wanted, resolved.name)
+    say(f"{wanted.method}: {len(plan)} matrices to {wanted.scheme}")
     if wanted.method == "gptq":
         rows_RT = None if calibration is None else calibration.rows_RT
         require_calibration(rows_RT, base, plan)
@@ -91,6 +93,7 @@ def quantise_to(
         calibration = None
         made = rounded(base, plan, wanted)
     facts, tensors = _described(loaded, wanted, plan, made, calibration)
+    say(f"writing {out}")
     with staged_folder(out, "writing the quantised model") as staging:
         _write(staging, resolved, base, facts, tensors)
         if finish is not None:
