@@ -248,6 +248,13 @@ def test_the_chinese_readme_says_the_same() -> None:
     assert README.name in chinese
 
 
+@pytest.mark.parametrize(
+    "command", ["predict", "calibrate", "breakeven", "audit", "prices list", "memory plan"]
+)
+def test_the_readme_shows_what_is_asked_before_a_run_and_about_money(command: str) -> None:
+    assert re.search(rf"^trueup {command}\b", README.read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def test_the_readmes_bill_is_that_of_a_measured_run(tmp_path: Path) -> None:
     """Printed from the bundle that the README names, spaces at the ends of lines aside."""
     text = README.read_text(encoding="utf-8")
