@@ -126,6 +126,7 @@ def test_a_folder_needs_its_config_alone(main: Main, folder: Path) -> None:
         (("no-such-model-at-all", "--platform", "h100"), "known are"),
         (("llama-3.1-8b", "--platform", "trn1.2xlarg"), "did you mean trn1.2xlarge"),
         (("llama-3.1-8b", "--platform", "quantum"), "neither an instance nor a chip"),
+        (("llama-3.1-8b", "--platform", "l4", "--memory", "24"), "--platform h100 --memory 24"),
         (("smollm2-135m", "--platform", "h100", "--context", "8193"), "8,192 positions"),
         (("llama-3.1-8b", "--platform", "h100", "--concurrency", "0"), "--concurrency 0: at least 1"),
         (("llama-3.1-8b", "--platform", "h100", "--context", "0"), "--context 0: at least 1"),

@@ -130,6 +130,11 @@ def test_what_fits_is_shown_with_its_arithmetic(main: Main, eight_b: Path) -> No
     assert "no micro-batch fits without sharding" in " ".join(done.out.split())
 
 
+def test_one_micro_batch_is_not_several(main: Main, eight_b: Path) -> None:
+    one = ("--set", "train.tokens_per_step=2048", "--platform", "h100", "--full-rows")
+    assert "1 micro-batch of 1 x 2048 a step" in " ".join(main("predict", eight_b, *one).out.split())
+
+
 def test_a_price_that_nobody_lists_is_said_and_not_guessed(main: Main, eight_b: Path) -> None:
     done = main("predict", eight_b, "--platform", "trn2.48xlarge", "--full-rows", "--json")
     assert "no on-demand price" in done.err

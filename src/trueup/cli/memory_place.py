@@ -123,8 +123,12 @@ def find_place(asked: str | None) -> Place:
         return _of_chip(accelerators()[key], accelerators()[key].title)
     known = ["cpu", *instances(), *accelerators()]
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"
-    raise InputError(f"--platform {asked}: neither an instance nor a chip of the catalog; {hint}")
+    hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}."
+    raise InputError(
+        f"--platform {asked}: neither an instance nor a chip of the catalog; {hint} For one "
+        "that the catalog does not hold name one of its kind, and its own memory in GiB: "
+        "--platform h100 --memory 24"
+    )
 
 
 def _this_machine() -> Place:

@@ -262,11 +262,13 @@ class About:
 
 
 def _about(job: Job, platform: Platform, full_rows: bool) -> About:
+    from trueup.schema.counting import counted_as
+
     tuned = f"LoRA r{job.tuning.rank}" if job.tuning.method == "lora" else "full fine-tuning"
     shapes = sorted({(one.rows, one.width) for step in job.steps for one in step}, reverse=True)
     shown = ", ".join(f"{rows} x {width}" for rows, width in shapes[:4]) + (" …" if len(shapes) > 4 else "")
     count = sum(len(step) for step in job.steps) / max(1, len(job.steps))
-    each = f"{count:.4g} micro-batches of {shown} a step"
+    each = f"{counted_as(f'{count:.4g}', 'micro-batch', 'micro-batches')} of {shown} a step"
     source = "full rows, as asked" if full_rows else f"{len(job.steps)} planned steps"
     devices = f", {job.ranks} devices" if job.ranks > 1 else ""
     return About(
