@@ -3,6 +3,7 @@ that is not there."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from trueup.model.step_batch import StepBatch
 from trueup.model.tiny import write_tiny
 from trueup.schema import TrueupError
 
-pytestmark = pytest.mark.skipif(decode_library() is None, reason="nothing compiles the program here")
+pytestmark = pytest.mark.skipif(isinstance(decode_library(), str), reason="nothing compiles the program here")
 
 LENGTHS = (21, 1, 34, 8)
 SIZES = {"hidden_size": 64, "intermediate_size": 160}
@@ -53,6 +54,23 @@ def test_a_decode_step_gives_the_logits_of_torchs_operators(
 
 
 @pytest.mark.parametrize("served_as", ["fp32", "int8"])
+def test_biases_a_head_of_its_own_and_a_full_step_are_taken_too(tmp_path: Path, served_as: ServedAs) -> None:
+    if served_as == "int8" and not multiplies_bytes(torch.device("cpu")):
+        pytest.skip("int8 is widened here, and torch's operators take it")
+    write_tiny(tmp_path, tied_head=False, attention_bias=True, mlp_bias=True, **SIZES)
+    found = []
+    with_program, without = with_and_without(tmp_path, served_as)
+    for layer in with_program.layers:  # which the other one has too
+        for linear in (layer.qkv, layer.out, layer.down):
+            linear.bias_O.normal_()  # type: ignore[attr-defined]
+    for model in (with_program, without):
+        paged = Paged(model, rows=MOST_ROWS, block_size=4, context=24)
+        paged.step(sequences(MOST_ROWS, (3, 17, 9)))
+        found.append(paged.step([[row] for row in range(MOST_ROWS)], shape=(MOST_ROWS, 1, 6)))
+    torch.testing.assert_close(found[0], found[1], atol=1e-4 if served_as == "fp32" else 2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("served_as", ["fp32", "int8"])
 def test_a_row_has_the_same_bits_in_any_company(folder: Path, served_as: ServedAs) -> None:
     model, _ = with_and_without(folder, served_as)
     prompts = sequences(7, LENGTHS)
@@ -60,9 +78,7 @@ def test_a_row_has_the_same_bits_in_any_company(folder: Path, served_as: ServedA
     company.step(prompts)
     found = company.step([[7], [8], [9], [10]])[0]
     alone = Paged(model, rows=1, block_size=4, context=40)
-    alone.step(
-        prompts[:1]
-    )  # prefill differs by rounding: the other's takes its place
+    alone.step(prompts[:1])  # prefill differs by rounding: the other's takes its place
     for own, other in zip(alone.pool.layers, company.pool.layers, strict=True):
         own[torch.tensor(alone.slots(0, LENGTHS[0]))] = other[torch.tensor(company.slots(0, LENGTHS[0]))]
     assert torch.equal(alone.step([[7]])[0], found)
@@ -95,13 +111,38 @@ def test_what_a_place_beyond_the_context_holds_is_never_read(folder: Path) -> No
     assert torch.equal(model.run(paged._padded([[7]], (1, 1, 3))), wanted)
 
 
-@pytest.mark.parametrize("field", ["positions_BQ", "slots_BQ", "tables_BW"])
-def test_a_step_that_names_what_is_not_there_is_refused(folder: Path, field: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "first_beyond"), [("positions_BQ", 16), ("slots_BQ", 20), ("tables_BW", 5), ("slots_BQ", -1)]
+)
+def test_a_step_that_names_what_is_not_there_is_refused(folder: Path, field: str, first_beyond: int) -> None:
     model, _ = with_and_without(folder, "fp32")
-    paged = Paged(model, rows=1, block_size=4, context=16)
+    paged = Paged(model, rows=1, block_size=4, context=16)  # four blocks and the null block
     step: StepBatch = paged._padded([[7]], (1, 1, 4))
     with pytest.raises(TrueupError, match="not there"):
-        model.run(replace(step, **{field: getattr(step, field) + 1_000_000}))
+        model.run(replace(step, **{field: torch.full_like(getattr(step, field), first_beyond)}))
+
+
+def test_a_default_dtype_of_torch_does_not_shrink_what_a_step_writes_into(folder: Path) -> None:
+    model, _ = with_and_without(folder, "fp32")
+    paged = Paged(model, rows=1, block_size=4, context=16)
+    wanted = paged.step([[7]])
+    paged.rows[0].done = 0
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        found = paged.step([[7]])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("key", ["intermediate_size", "vocab_size"])
+def test_weights_of_other_sizes_than_the_config_are_left_to_torch(tmp_path: Path, key: str) -> None:
+    write_tiny(tmp_path, tied_head=True, **SIZES)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {key: config[key] // 2}))
+    model = InferenceModel.load(tmp_path)
+    assert model.decoder is None
+    assert "other sizes" in model.decoded_by
 
 
 def test_more_rows_than_it_takes_are_left_to_torch(folder: Path) -> None:
@@ -126,8 +167,13 @@ def test_a_model_of_other_sizes_is_left_to_torch(tmp_path: Path) -> None:
 
 
 def test_without_a_compiler_torch_takes_every_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trueup.model.decode_matrices.decode_library", lambda: None)
-    model = InferenceModel.load(folder)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    decode_library.cache_clear()
+    try:
+        model = InferenceModel.load(folder)
+    finally:
+        decode_library.cache_clear()
     assert model.decoder is None
+    assert model.decoded_by == "torch's operators: there is no C++ compiler no-such-compiler"
     paged = Paged(model, rows=1, block_size=4, context=16)
     assert torch.isfinite(paged.step([[7]])).all()

@@ -190,6 +190,7 @@ async def _serving(
         _note(_warm_up(len(opening.to_warm(device)), len(opening.plan.shapes())))
         found = opening.open(device, _warmed)
         metrics.holds(found.memory_bytes)
+        _note(f"decode steps go through {found.decoded_by}")
         return found.engine
 
     service = Service(

@@ -29,10 +29,10 @@ from .paged_attention import KvPool
 from .step_batch import StepBatch
 
 SOURCE = Path(__file__).with_name("decode_step.cpp")
-OPTIONS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared")
 COMPILE_S = 300.0
 WIDE = 16  # inputs of every matrix, and numbers of a head, are multiples of this
 MOST_ROWS = 32  # up to which a step waits for the weights; above, torch's products are faster
+OPTIONS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared", f"-DMOST_ROWS={MOST_ROWS}")
 
 ADDRESS, COUNT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 
@@ -78,6 +78,11 @@ class RowMatrix:
         """These outputs alone; nothing is copied."""
         scales_O, bias_O = (None if one is None else one[start:end] for one in (self.scales_O, self.bias_O))
         return RowMatrix(self.weight_OI[start:end], scales_O, bias_O)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        outputs, inputs = self.weight_OI.shape
+        return outputs, inputs
 
     @property
     def fits(self) -> bool:
@@ -135,9 +140,14 @@ class Decoder:
         Raises TrueupError for places that are not in the pool: the program would write beyond it."""
         dims, (rows, _, width) = self._frame.dims, step.shape
         given = [one.contiguous() for one in (step.positions_BQ, step.slots_BQ, step.tables_BW)]
-        ends = (self._frame.turn_2PD.shape[1], len(pool.layers[0]), pool.blocks)
+        positions = min(self._frame.turn_2PD.shape[1], width * pool.block_size)
+        ends = (positions, len(pool.layers[0]), pool.blocks)
         if any(int(one.amax()) >= end or int(one.amin()) < 0 for one, end in zip(given, ends, strict=True)):
             raise TrueupError("a decode step names positions, slots or blocks that are not there")
+        if not self.takes(step, pool):
+            raise TrueupError(
+                f"a decode step has one token in each of at most {MOST_ROWS} rows, and an fp32 pool"
+            )
         threads, queries = torch.get_num_threads(), dims.heads * dims.head_dim
         context = -(-width * pool.block_size // WIDE) * WIDE
         sizes = (
@@ -145,8 +155,8 @@ class Decoder:
             *(rows * dims.intermediate, threads * rows * dims.hidden),
             threads * (dims.heads // dims.kv_heads) * context,
         )
-        scratch = [torch.empty(size) for size in sizes]
-        logits_BV = torch.empty(rows, dims.vocab)
+        scratch = [torch.empty(size, dtype=torch.float32) for size in sizes]
+        logits_BV = torch.empty(rows, dims.vocab, dtype=torch.float32)
         pools = (ADDRESS * len(pool.layers))(*map(_at, pool.layers))
         own = _Step(
             *(rows, width, pool.block_size, threads, *map(_at, given), ctypes.addressof(pools)),
@@ -157,19 +167,23 @@ class Decoder:
 
 
 @lru_cache(maxsize=1)
-def decode_library() -> ctypes.CDLL | None:
-    """The program, compiled for this processor, once in a process; None where it cannot be."""
-    compiler = shutil.which(os.environ.get("CXX") or "g++")
+def decode_library() -> ctypes.CDLL | str:
+    """The program, compiled for this processor, once in a process; or why it cannot be."""
+    wanted = os.environ.get("CXX") or "g++"
+    compiler = shutil.which(wanted)
     if compiler is None:
-        return None
+        return f"there is no C++ compiler {wanted}"
     with tempfile.TemporaryDirectory(prefix="trueup-decode-") as folder:
         made = Path(folder) / "decode_step.so"
         command = [compiler, *OPTIONS, str(SOURCE), "-o", str(made)]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_S)
             return ctypes.CDLL(str(made))
-        except (OSError, subprocess.SubprocessError):
-            return None
+        except subprocess.CalledProcessError as error:
+            said = error.stderr.decode(errors="replace").strip().splitlines()
+            return f"{wanted} failed: {said[0] if said else f'exit code {error.returncode}'}"
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"{wanted} failed: {error}"
 
 
 def _at(tensor: torch.Tensor | None) -> int | None:

@@ -1,4 +1,5 @@
-"""Which models the program of decode steps takes: those whose every matrix lies as it reads them."""
+"""Which models the program of decode steps takes: those whose every matrix lies as it reads them, and has the
+sizes that the program's memory is laid out for."""
 
 from __future__ import annotations
 
@@ -15,16 +16,37 @@ from .inference_weights import Frame
 
 def decoder_of(
     frame: Frame, layers: Sequence[InferenceLayer], norm_H: torch.Tensor, head: Linear
-) -> Decoder | None:
-    """None where a matrix or a size is another, the model is on another device, or nothing compiles."""
-    if norm_H.device.type != "cpu" or frame.dims.head_dim % WIDE:
-        return None
+) -> Decoder | str:
+    """The program for this model, or why torch's operators take its decode steps."""
+    if norm_H.device.type != "cpu":
+        return f"the model is on {norm_H.device.type}"
     own_head, made = _matrix(head), [_layer(layer) for layer in layers]
     whole = [layer for layer in made if layer is not None]
     if own_head is None or len(whole) != len(made):
-        return None
+        return "its matrices are not all fp32 or int8 with a scale for each output, or their sizes are odd"
+    if not _as_told(frame, whole, norm_H, own_head):
+        return "its weights have other sizes than its config.json"
     library = decode_library()
-    return None if library is None else Decoder(library, frame, whole, norm_H, own_head)
+    return library if isinstance(library, str) else Decoder(library, frame, whole, norm_H, own_head)
+
+
+def _as_told(frame: Frame, layers: Sequence[LayerMatrices], norm_H: torch.Tensor, head: RowMatrix) -> bool:
+    """Whether all sizes are those of the dims: the program writes into memory of those sizes."""
+    dims = frame.dims
+    hidden, feed, queries = dims.hidden, dims.intermediate, dims.heads * dims.head_dim
+    qkv = queries + 2 * dims.kv_heads * dims.head_dim
+    wanted = ((qkv, hidden), (hidden, queries), (feed, hidden), (feed, hidden), (hidden, feed))
+    norms = [norm_H, *(norm for layer in layers for norm in (layer.input_norm_H, layer.feed_norm_H))]
+    return (
+        dims.head_dim % WIDE == 0
+        and dims.layers == len(layers)
+        and frame.turn_2PD.shape[-1] == dims.head_dim
+        and all(tensor.dtype == torch.float32 for tensor in (frame.turn_2PD, *norms))
+        and all(tensor.is_contiguous() for tensor in (frame.turn_2PD, *norms))
+        and all(norm.shape == (hidden,) for norm in norms)
+        and head.shape == (dims.vocab, hidden)
+        and all(tuple(matrix.shape for matrix in layer.matrices) == wanted for layer in layers)
+    )
 
 
 def _layer(layer: InferenceLayer) -> LayerMatrices | None:

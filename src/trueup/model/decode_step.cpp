@@ -5,7 +5,7 @@
 // neither the other rows nor the threads, so a row's bits are the same in any company.
 //
 // B rows, H hidden size, F feed-forward size, J query heads, K key heads, D numbers of a head, V vocabulary.
-// Inputs of matrices and D are multiples of 16.
+// Inputs of matrices and D are multiples of 16. MOST_ROWS, of one step, is given to the compiler.
 
 #include <cmath>
 #include <cstdint>
@@ -126,8 +126,7 @@ void tile(const float* x, const Weight* weight, int64_t inputs, float* totals) {
     std::memcpy(totals, &all, ROWS * OUTPUTS * sizeof(float));
 }
 
-constexpr int BLOCK = 16;      // outputs whose weights stay near while all rows take them
-constexpr int MOST_ROWS = 64;  // of one call
+constexpr int BLOCK = 16;  // outputs whose weights stay near while all rows take them
 
 // Into sums (rows, BLOCK), from row `first` on as many rows as make whole tiles; returns the first that is left.
 template <int ROWS, class Weight>

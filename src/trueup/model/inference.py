@@ -51,8 +51,8 @@ CompileMode = Literal["none", "layer"]
 @dataclass
 class InferenceModel:
     """Runs steps once it has a pool. `dtype` is that of the products; the stream between layers, norms and
-    logits are fp32. `decoder` takes decode steps where the model and the pool are such as it takes. For one
-    thread."""
+    logits are fp32. `decoder` takes decode steps where the model and the pool are such as it takes;
+    `decoded_by` says why there is none. For one thread."""
 
     frame: Frame
     dtype: torch.dtype
@@ -64,6 +64,7 @@ class InferenceModel:
     compile_mode: CompileMode = "none"
     pool: KvPool | None = None
     decoder: Decoder | None = None
+    decoded_by: str = "torch's operators"
     _run_layer: Callable[..., torch.Tensor] | None = None
 
     @classmethod
@@ -96,8 +97,15 @@ class InferenceModel:
         if compile_mode == "layer":
             model._compile(backend)
         else:
-            model.decoder = decoder_of(model.frame, model.layers, model.norm_H, model.head)
+            model._choose_decoder()
         return model
+
+    def _choose_decoder(self) -> None:
+        found = decoder_of(self.frame, self.layers, self.norm_H, self.head)
+        if isinstance(found, str):
+            self.decoded_by = f"torch's operators: {found}"
+        else:
+            self.decoder, self.decoded_by = found, "a program compiled for this processor"
 
     @property
     def dims(self) -> ModelDims:

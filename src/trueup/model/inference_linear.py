@@ -5,9 +5,9 @@ N rows of activations, I inputs, O outputs, G scales of an output.
 
 What is stored and what computes:
 - fp32 and bf16 weights compute as they are, in products of that precision.
-- int8 weights with a scale for each output stay int8. A decode step widens them as they are read, and its
-  activations stay fp32 (`decode`). Elsewhere, where the CPU multiplies bytes exactly, activations are rounded
-  to 15 bits (`inference_bytes`).
+- int8 weights with a scale for each output stay int8 where the CPU multiplies bytes exactly: a decode step
+  widens them as they are read, and its activations stay fp32 (`decode`); elsewhere activations are rounded to
+  15 bits (`inference_bytes`).
 - All other quantised weights (groups, int4 as two values to the byte, fp8, int8 elsewhere) are widened in
   each call, one matrix at a time, and the activations stay as they are.
 """

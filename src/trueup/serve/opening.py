@@ -30,6 +30,7 @@ class Opened:
 
     engine: Engine
     memory_bytes: dict[str, int]
+    decoded_by: str  # what takes decode steps, and why where it is not the faster
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ class Opening:
             "rotary": rotary,
             "kv_cache": sum(layer.untyped_storage().nbytes() for layer in pool.layers),
         }
-        return Opened(engine, held)
+        by = model.decoded_by if self.kv == "fp32" else f"torch's operators: keys and values are {self.kv}"
+        return Opened(engine, held, by)
 
 
 def codec_of(folder: Path, tokenizer: Any, template: Any) -> Codec:
