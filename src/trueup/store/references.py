@@ -15,7 +15,9 @@ LAST_LETTER = "\U0010ffff"  # after every other
 _LISTED = 10  # of several that may be meant
 _WORKED = """SELECT id FROM runs WHERE name = ? AND (
     EXISTS (SELECT 1 FROM steps WHERE run_id = id)
-    OR EXISTS (SELECT 1 FROM measurements WHERE name = 'output_tokens' AND run_id = id AND value > 0))"""
+    OR EXISTS (
+        SELECT 1 FROM measurements WHERE name = 'completed_requests_count' AND run_id = id AND value > 0
+    ))"""
 
 
 def one_meant(connection: sqlite3.Connection, ref: str, home: Path) -> str:
