@@ -24,6 +24,7 @@ REFUSED = {
     "--end-with": "the load ends its server itself",
     "--check": "it would serve nothing; `trueup serve MODEL --check` is a command of its own",
     "--json": "it goes with --check; the load's own --json prints the run",
+    "-h": "it would serve nothing; `trueup serve --help` shows the options",
     "--help": "it would serve nothing; `trueup serve --help` shows the options",
 }
 
