@@ -149,9 +149,7 @@ def test_published_throughputs_at_the_catalogs_prices(
 
 @pytest.mark.parametrize("tokens_per_s", [0.0, -1.0, float("nan"), float("inf")])
 def test_no_dollars_follow_from_a_rate_that_is_none(tokens_per_s: float) -> None:
-    with pytest.raises(
-        InputError, match=r"tokens per second has no dollars per token: expected a number"
-    ):
+    with pytest.raises(InputError, match=r"tokens per second has no dollars per token: expected a number"):
         dollars_per_million(21.50, tokens_per_s)
 
 
