@@ -109,7 +109,9 @@ class MixedClient:
         self._expect(400, self._post(self._random.choice(BAD_BODIES)))
 
     def _bad_field(self) -> None:
-        self._expect(400, self._post(self._body(**self._random.choice(BAD_FIELDS))))
+        response = self._post(self._body(**self._random.choice(BAD_FIELDS)))
+        if response.status_code != 429:  # a full server does not look at lengths
+            self._expect(400, response)
 
     def _leaves(self) -> None:
         body = self._body(stream=True, max_tokens=MOST_TOKENS)

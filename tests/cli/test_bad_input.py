@@ -158,8 +158,8 @@ def test_a_price_that_is_none(
     for verb in (["train"], ["prepare"], ["recipe", "check"]):
         refused(main(*verb, recipe_file), 2, f"{recipe_file}:8", "price.usd_per_hour", "(got ")
     given = f"--usd-per-hour={price.lstrip('.') if 'n' in price else price}"
-    refused(main("bill", "last", given), 2, "--usd-per-hour", "a positive number of dollars")
-    refused(main("report", "last", "-o", tmp_path / "r.html", given), 2, "a positive number of dollars")
+    refused(main("bill", "last", given), 2, "--usd-per-hour", "expected a price in dollars")
+    refused(main("report", "last", "-o", tmp_path / "r.html", given), 2, "expected a price in dollars")
     assert not (tmp_path / "r.html").exists()
     assert files_of(finished / "runs") == runs
 

@@ -110,6 +110,6 @@ def test_a_loss_that_is_not_a_number_can_be_shown(main: Main, finished: Path) ->
     )  # fmt: skip
     with (folder / "evaluations.jsonl").open("a") as file:
         file.write(diverged.model_dump_json() + "\n")
-    (folder / "heartbeat").touch()  # the folder has changed: it is read again
+    (folder / "events.jsonl").touch()  # the folder has changed: it is read again
     (*_, last) = documented(main, "runs", "show", "last")["evaluations"]
     assert (last["loss"], last["perplexity"]) == ("NaN", "Infinity")
