@@ -12,8 +12,8 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from .inference_bytes import ByteLinear, multiplies_bytes
-from .inference_linear import Linear, Matrix, dense_linear, linear_of
+from .inference_bytes import ByteLinear
+from .inference_linear import Linear, Matrix, dense_linear, goes_as_bytes, linear_of
 from .inference_stored import StoredMatrix, WidenedLinear, bytes_of
 from .inference_weights import Frame, Weights
 from .paged_attention import StepPlaces, attend
@@ -135,8 +135,7 @@ def _shared_head(
     if isinstance(stored, torch.Tensor):
         return dense_linear(stored, None, device, fused=fused, shared=True)
     assert isinstance(matrix, QuantizedWeight)
-    bytewise = matrix.scheme == "int8" and stored.scales_OG.shape[1] == 1
-    if bytewise and fused and multiplies_bytes(device):
+    if fused and goes_as_bytes(matrix, device):
         return ByteLinear(stored.values, stored.scales_OG.flatten(), None)
     return WidenedLinear(stored, None)
 

@@ -133,13 +133,16 @@ def linear_of(
         _joined([weight.scales_OG for weight in stored]),
         stored[0].group,
     )
-    bytewise = fused and whole.scheme == "int8" and whole.scales_OG.shape[1] == 1
-    if (
-        bytewise and whole.values_OI.shape[1] > 1 and multiplies_bytes(device)
-    ):  # of one input torch's is wrong
+    if fused and goes_as_bytes(whole, device):
         bias_O = _joined_biases(matrices, biases, torch.float32, device)
         return ByteLinear(whole.values_OI.contiguous(), whole.scales_OG.flatten().float(), bias_O)
     return WidenedLinear(StoredMatrix.of(whole, device), _joined_biases(matrices, biases, dtype, device))
+
+
+def goes_as_bytes(weight: QuantizedWeight, device: torch.device) -> bool:
+    """Whether a product takes the weight as the bytes that are stored. Of one input torch's is wrong."""
+    alone = weight.scheme == "int8" and weight.scales_OG.shape[1] == 1
+    return alone and weight.values_OI.shape[1] > 1 and multiplies_bytes(device)
 
 
 def dense_linear(
