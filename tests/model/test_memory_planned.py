@@ -16,11 +16,11 @@ from trueup.model.dims import expected_dims
 from trueup.model.inference import InferenceModel, ServedAs
 from trueup.model.memory_profile import MemoryRecorder
 from trueup.model.memory_profile_served import shown
+from trueup.model.memory_profile_serving import ServingRun, batch_of, record_serving
 from trueup.model.memory_profile_where import Whereabouts
 from trueup.model.tiny import write_tiny
 from trueup.recipe.models import TuneSection
 from trueup.schema import ModelDims
-from trueup.serve.memory_profile import ServingRun, batch_of, record_serving
 from trueup.serve.request import Sampling
 from trueup.serve.sampling import Draw, choose
 

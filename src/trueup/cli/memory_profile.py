@@ -152,7 +152,7 @@ def _serving(resolved: ResolvedModel, asked: Asked, device: Device) -> Recorded:
     from trueup.analysis.flops import kv_bytes_per_token
     from trueup.analysis.memory_summary import KvFacts
     from trueup.model.inference import InferenceModel
-    from trueup.serve.memory_profile import ServingRun, record_serving
+    from trueup.model.memory_profile_serving import ServingRun, record_serving
 
     model = InferenceModel.load(
         resolved.folder, asked.quant, device=device.torch_device, max_positions=asked.length + 1

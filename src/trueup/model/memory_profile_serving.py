@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from trueup.model.memory_profile import MemoryRecorder
-from trueup.model.memory_profile_served import shown, weights_of_served
-from trueup.model.memory_profile_where import Whereabouts
-from trueup.model.step_batch import StepBatch
 from trueup.schema.memory_trace import MemoryTrace
 
+from .memory_profile import MemoryRecorder
+from .memory_profile_served import shown, weights_of_served
+from .memory_profile_where import Whereabouts
+from .step_batch import StepBatch
+
 if TYPE_CHECKING:
-    from trueup.model.inference import InferenceModel
+    from .inference import InferenceModel
 
 SEED = 0
 
