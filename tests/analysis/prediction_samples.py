@@ -9,6 +9,7 @@ from typing import Any
 from trueup.analysis.memory_plan import MemoryAsk
 from trueup.analysis.predict import by_calibration, by_datasheet
 from trueup.analysis.predict_job import Job
+from trueup.analysis.predict_products import ProductTable
 from trueup.analysis.predict_terms import TERMS, MicroBatchWork, Tuning
 from trueup.analysis.residual import EVENT, prediction_event
 from trueup.catalog import Accelerator, accelerators
@@ -28,6 +29,12 @@ SMOL = ModelDims(
     parameters=134_515_008 + 1_843_200, trainable_parameters=1_843_200, lora_parameters=1_843_200,
 )  # fmt: skip
 LORA = Tuning("lora", 16, ("q_proj", "k_proj", "v_proj", "o_proj"))
+SIDES = (16, 256, 4096)
+PRODUCTS = tuple(
+    ProductTime(m=m, k=k, n=n, seconds=1e-6 + 2e-12 * m * k * n) for m, k, n in product(SIDES, repeat=3)
+)
+# Without the largest, as a calibration in little time has it.
+TABLE = ProductTable(tuple(one for one in PRODUCTS if one.m * one.k * one.n <= 256 * 4096 * 4096))
 PRICE = Price(usd_per_hour=3.6, source="an example")
 
 
@@ -61,13 +68,9 @@ def job(**changes: Any) -> Job:
 
 def calibration(**changes: Any) -> Calibration:
     """A machine of 1 TFLOP/s products, whose other terms take a little."""
-    times = tuple(
-        ProductTime(m=m, k=k, n=n, seconds=1e-6 + 2e-12 * m * k * n)
-        for m, k, n in product((16, 256, 4096), repeat=3)
-    )
     rates = StepRates(
         attention="example",
-        products=times,
+        products=PRODUCTS,
         term_s=dict.fromkeys(TERMS, 1e-10) | {"products": 1.1, "adapters": 1.2, "head": 1.0, "steps": 1e-3},
         probes=30,
         error_median=0.05,

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prediction_samples import TABLE
 
 from trueup.analysis.predict_products import Product, ProductTable
-from trueup.schema import ProductTime
-
-SIDES = (16, 256, 4096)
-TABLE = ProductTable(
-    tuple(
-        ProductTime(m=m, k=k, n=n, seconds=1e-6 + 2.0 * m * k * n / 1e12)
-        for m, k, n in product(SIDES, repeat=3)
-        if m * k * n <= 256 * 4096 * 4096
-    )
-)
 
 
 @pytest.mark.parametrize("size", [(16, 256, 4096), (256, 256, 256), (4096, 4096, 256)])

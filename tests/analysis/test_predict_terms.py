@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
+from prediction_samples import TABLE
 from run_records import SMOL
 
-from trueup.analysis.predict_products import ProductTable
 from trueup.analysis.predict_terms import (
     HEAD_ROW_STEP,
     HEAD_ROWS_AT_ONCE,
@@ -21,16 +20,8 @@ from trueup.analysis.predict_terms import (
     sizes_of,
     step_terms,
 )
-from trueup.schema import ModelDims, ProductTime
+from trueup.schema import ModelDims
 
-SIDES = (16, 256, 4096)
-TABLE = ProductTable(
-    tuple(
-        ProductTime(m=m, k=k, n=n, seconds=1e-6 + 2.0 * m * k * n / 1e12)
-        for m, k, n in product(SIDES, repeat=3)
-        if m * k * n <= 256 * 4096 * 4096
-    )
-)
 LORA = Tuning("lora", 16, ("q_proj", "k_proj", "v_proj", "o_proj"))
 FULL = Tuning("full")
 FULL_DIMS = ModelDims(

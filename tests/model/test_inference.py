@@ -3,18 +3,18 @@ and no influence of what no row owns."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from demo_model import demo_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paged_steps import Paged, differences, expected, greedy, sequences
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from trueup.model.builtin import ResolvedModel, damage_of, resolve_model
+from trueup.model.builtin import ResolvedModel
 from trueup.model.inference import InferenceModel
 
 WITHIN = 1e-4
@@ -263,15 +263,8 @@ def written(folder: Path, **changes: Any) -> Any:
 def test_greedy_tokens_of_the_demo_model_are_those_of_transformers_generate(tmp_path: Path) -> None:
     """Twenty prompts in two batches, forty tokens each."""
     from trueup.model.load import load_tokenizer
-    from trueup.schema import InputError
 
-    home = Path(os.environ.get("TRUEUP_HOME", tmp_path))
-    if damage_of(home / "models" / "smollm2-135m") is not None:
-        home = tmp_path
-    try:
-        resolved = resolve_model("smollm2-135m", home)
-    except InputError as error:
-        pytest.skip(f"smollm2-135m is not there: {error}")
+    resolved = demo_model(tmp_path)
     tokenizer = load_tokenizer(resolved)
     subjects = (
         "rivers",

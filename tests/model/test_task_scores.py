@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
+from demo_model import demo_model
 from docstring_rows import HELD_OUT, rows
 
 from trueup.analysis.quality_gate import Judged, judge
-from trueup.model.builtin import ResolvedModel, damage_of, resolve_model
+from trueup.model.builtin import ResolvedModel
 from trueup.model.quality import HeldOut, observe
 from trueup.model.quality_tasks import Task, read_task
 from trueup.model.quantize import Wanted
 from trueup.model.quantize_folder import quantise_to
 from trueup.recipe.quality import QualitySection
-from trueup.schema import InputError
 from trueup.schema.quality import QualityLimits
 
 SAMPLES = ("mmlu_sample", "hellaswag_sample")
@@ -59,13 +58,7 @@ def test_scores_of_published_questions_stand_with_their_intervals(
 
 @pytest.mark.slow
 def test_int8_of_the_demo_model_answers_published_questions_like_the_original(tmp_path: Path) -> None:
-    home = Path(os.environ.get("TRUEUP_HOME", tmp_path))
-    if damage_of(home / "models" / "smollm2-135m") is not None:
-        home = tmp_path
-    try:
-        resolved = resolve_model("smollm2-135m", home)
-    except InputError as error:
-        pytest.skip(f"smollm2-135m is not there: {error}")
+    resolved = demo_model(tmp_path)
     found = gate(resolved, tmp_path / "int8", items=20)
     drop = found.measurements["quality_task_drop_share"]
     assert drop.n == 40
