@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -108,18 +110,28 @@ def test_a_cancelled_answer_gives_its_blocks_back() -> None:
 
 
 def test_one_that_leaves_while_it_waits_is_never_computed() -> None:
+    in_step, go_on = threading.Event(), threading.Event()
+
+    class Held(FakeEngine):
+        def step(self) -> list[Output]:
+            in_step.set()
+            assert go_on.wait(WAIT_S)
+            return super().step()
+
     async def test(service: Service, engine: FakeEngine) -> None:
         (first,) = await service.submit([ask()])
-        engine.let(1)
+        await asyncio.to_thread(in_step.wait, WAIT_S)
         waiting = asyncio.create_task(service.submit([ask(prompt=b"later")]))
         await asyncio.sleep(0)
         waiting.cancel()
-        engine.free()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+        go_on.set()
         assert await text_of(first) == "Hello, world."
         assert service.under_way == 0
         assert all(request.prompt != tuple(b"later") for request in engine.requests)
 
-    with_service(test, FakeEngine(held=True))
+    with_service(test, Held())
 
 
 def test_more_than_there_is_room_for_are_told_when_to_come_back() -> None:
