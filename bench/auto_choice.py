@@ -1,6 +1,6 @@
 """Is `auto` as good as the best fixed choice of shapes and compile mode? Whole runs, compile included.
 
-    python bench/auto_choice.py [--minutes 1 5] [--repeats 3] [-o FILE [--go-on]]
+    python bench/auto_choice.py [--minutes 1 5] [--choices pack+none ...] [--repeats 3] [-o FILE [--go-on]]
 
 A job is a number of the demo's records, chosen so that packing without compiling takes about so many
 minutes. Every choice trains it in a fresh process with nothing compiled beforehand, in turns: each fixed
@@ -58,8 +58,10 @@ def main() -> None:
             _prepared(settings, home)  # so that no run has to
             job = document["jobs"].setdefault(f"{minutes:g}", {"settings": settings, "runs": {}})
             left_out = _left_out(runs, minutes * 60 * rate)
+            names = [name for name in asked.choices if name not in left_out] + [AUTO, LEARNT]
             runs = job["runs"]
-            for _ in _measure(minutes, settings, asked.repeats, home, runs, left_out):
+            _say(minutes, settings, left_out)
+            for _ in _measure(minutes, settings, asked.repeats, names, home, runs):
                 _keep(document, asked.output)
             job["verdicts"] = _verdicts(minutes, runs)
             _keep(document, asked.output)
@@ -71,6 +73,14 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--minutes", type=float, nargs="+", default=[1, 5], help="of the measured jobs")
+    parser.add_argument(
+        "--choices",
+        nargs="+",
+        choices=FIXED,
+        default=FIXED,
+        metavar="CHOICE",
+        help="fixed ones to measure, where the others are known to lose: " + ", ".join(FIXED),
+    )
     parser.add_argument("--repeats", type=int, default=3, help="rounds over all choices")
     parser.add_argument("-o", "--output", type=Path, help="write everything here as JSON")
     parser.add_argument("--go-on", action="store_true", help="runs that FILE already has are not made again")
@@ -114,24 +124,26 @@ def _keep(document: dict[str, Any], path: Path | None) -> None:
 # --- runs ---------------------------------------------------------------------------------------------------
 
 
-def _measure(
-    minutes: float,
-    job: list[str],
-    repeats: int,
-    home: dict[str, str],
-    runs: dict[str, list[Run]],
-    left_out: dict[str, float],
-) -> Iterator[Run]:
-    """Adds to `runs` what they lack, and yields each as it is made."""
+def _say(minutes: float, job: list[str], left_out: dict[str, float]) -> None:
     print(f"\na job of about {minutes:g} min: {' '.join(job)}", flush=True)
     for name, wall_s in left_out.items():
         why = f"from its parts it would take {wall_s:.0f} s" if math.isfinite(wall_s) else "it did not end"
         print(f"     {name:14}left out: of the shorter job {why}", flush=True)
-    for name in (*FIXED, AUTO, LEARNT):
-        if name not in left_out:
-            runs.setdefault(name, [])
+
+
+def _measure(
+    minutes: float,
+    job: list[str],
+    repeats: int,
+    names: list[str],
+    home: dict[str, str],
+    runs: dict[str, list[Run]],
+) -> Iterator[Run]:
+    """Adds to `runs` what they lack of `names`, and yields each as it is made."""
+    for name in names:
+        runs.setdefault(name, [])
     for repeat in range(repeats):
-        for name in runs:
+        for name in names:
             if len(runs[name]) > repeat or (repeat and _hopeless(name, runs)):
                 continue
             limit_s = LIMIT * minutes * 60 + START_S
