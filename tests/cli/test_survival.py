@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -281,9 +282,9 @@ def test_an_interrupt_while_training_keeps_what_was_measured(
     assert "Traceback" not in err
     shown = json.loads(main("runs", "show", "last", "--json").out)
     assert shown["state"] == "interrupted"
+    again = re.escape(f"trueup train {shlex.join([str(recipe_file), *LONG])} --resume {shown['id']}")
     assert re.fullmatch(
-        rf"{number.name} received after step (\d+); what was measured is kept; go on from step \1: "
-        rf"trueup train RECIPE --resume {shown['id']}",
+        rf"{number.name} received after step (\d+); what was measured is kept; go on from step \1: {again}",
         shown["reason"],
     )
     assert shown["measurements"]["useful_tokens"]["value"] > 0

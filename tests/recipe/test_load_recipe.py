@@ -46,6 +46,12 @@ def test_values_come_with_their_source(tmp_path: Path) -> None:
     assert loaded.sources["tune.alpha"] == "default"
 
 
+def test_a_recipe_knows_what_a_command_was_given_for_it(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    loaded = load_recipe(path, ["train.max_steps=50", "name=a run"])
+    assert loaded.arguments == [str(path), "--set", "train.max_steps=50", "--set", "name=a run"]
+
+
 def test_off_is_a_word_and_true_is_not(tmp_path: Path) -> None:
     """YAML 1.1 takes off, on, yes and no for booleans."""
     text = GOOD + "precision: {loss_scale: off}\ncheckpoint: {best: no}\n"

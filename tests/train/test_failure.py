@@ -19,6 +19,8 @@ from trueup.train.session import Session
 from trueup.train.stepper import NonFiniteError
 
 RUN = "cafe0001"
+ARGUMENTS = ("my recipes/a.yaml", "--set", "train.max_steps=9")
+TRAIN = f"trueup train 'my recipes/a.yaml' --set train.max_steps=9 --resume {RUN}"
 
 
 def step_number(step: int) -> Step:
@@ -83,7 +85,7 @@ def dynamo_error() -> Exception:
 def test_every_failure_has_a_cause_a_last_step_and_advice(
     session: Session, error: Exception, cause: str, words: str
 ) -> None:
-    failure = explain(error, session, [step_number(6), step_number(7)])
+    failure = explain(error, session, [step_number(6), step_number(7)], ARGUMENTS)
     assert failure.state == "failed"
     assert failure.error is error
     assert failure.data["cause"] == cause
@@ -102,7 +104,7 @@ def test_the_allocators_own_error_is_known() -> None:
 
 
 def test_a_compiler_that_failed_says_how_to_do_without(session: Session) -> None:
-    assert explain(dynamo_error(), session, []).data["try"] == "set compile.mode: none"
+    assert explain(dynamo_error(), session, [], ARGUMENTS).data["try"] == "set compile.mode: none"
 
 
 @pytest.mark.parametrize(
@@ -111,28 +113,28 @@ def test_a_compiler_that_failed_says_how_to_do_without(session: Session) -> None
 def test_where_there_is_a_checkpoint_the_advice_goes_on_from_it(session: Session, error: Exception) -> None:
     save(session, 3)
     save(session, 5)
-    advice = explain(error, session, [step_number(7)]).data["try"]
-    assert advice.startswith(f"go on from step 5: trueup train RECIPE --resume {RUN}")
+    advice = explain(error, session, [step_number(7)], ARGUMENTS).data["try"]
+    assert advice.startswith(f"go on from step 5: {TRAIN}")
     slower = "--set optimizer.lr=0.0002 --allow-change optimizer.lr"
     assert (slower in advice) == isinstance(error, NonFiniteError | DivergedError)
 
 
 def test_a_signal_is_an_interruption_to_go_on_from(session: Session) -> None:
     save(session, 7)
-    failure = explain(Interrupted("SIGTERM received", safe=True), session, [step_number(7)])
+    failure = explain(Interrupted("SIGTERM received", safe=True), session, [step_number(7)], ARGUMENTS)
     assert failure.state == "interrupted"
     assert failure.reason.startswith("SIGTERM received after step 7; what was measured is kept")
-    assert failure.data["try"] == f"go on from step 7: trueup train RECIPE --resume {RUN}"
+    assert failure.data["try"] == f"go on from step 7: {TRAIN}"
 
 
 def test_memory_that_is_short_for_the_model_alone_says_so() -> None:
-    failure = explain(MemoryError(), None, [])
+    failure = explain(MemoryError(), None, [], ARGUMENTS)
     assert "before the first step" in failure.reason
     assert "a smaller model" in failure.data["try"]
 
 
 def test_where_the_policy_was_to_stop_the_other_one_is_named(open_tiny: Any) -> None:
     session = open_tiny("failure.out_of_memory=stop", "compile.mode=none", "tune.method=full")
-    advice = explain(NoMemoryError("no memory", (2, 48)), session, []).data["try"]
+    advice = explain(NoMemoryError("no memory", (2, 48)), session, [], ARGUMENTS).data["try"]
     assert "failure.out_of_memory=halve" in advice
     assert "tune.method: lora" in advice

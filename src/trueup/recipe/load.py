@@ -45,11 +45,18 @@ _RecipeLoader.add_implicit_resolver(
 
 @dataclass(frozen=True)
 class LoadedRecipe:
-    """A recipe with the origin of each value: dotted key -> 'default', 'file' or 'command line'."""
+    """A recipe with the origin of each value: dotted key -> 'default', 'file' or 'command line'. `path` and
+    `overrides` as they were given."""
 
     recipe: Recipe
     sources: dict[str, str]
     path: str
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> list[str]:
+        """What a command is given for the same recipe."""
+        return [self.path, *(word for override in self.overrides for word in ("--set", override))]
 
     @property
     def digest(self) -> str:
@@ -84,7 +91,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> LoadedRecipe
     except ValidationError as error:
         raise InputError("\n".join(_explain(error, str(path), lines, sources))) from None
     every_key = [key for key, _ in _leaves(recipe.model_dump(mode="json"))]
-    return LoadedRecipe(recipe, {key: _source_of(key, sources) for key in every_key}, str(path))
+    sources = {key: _source_of(key, sources) for key in every_key}
+    return LoadedRecipe(recipe, sources, str(path), tuple(overrides))
 
 
 def recipe_schema() -> dict[str, Any]:

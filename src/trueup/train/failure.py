@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,12 +36,14 @@ class Failure:
     data: dict[str, Any] = field(default_factory=dict)
 
 
-def explain(error: BaseException, session: Session | None, steps: Sequence[Step]) -> Failure:
-    """The failure behind an exception that reached the top of a run. `data` has its `cause`, the `last_step`
-    and what to `try` next."""
+def explain(
+    error: BaseException, session: Session | None, steps: Sequence[Step], arguments: Sequence[str]
+) -> Failure:
+    """The failure behind an exception that reached the top of a run. `arguments`: those that `trueup train`
+    was given for the recipe. `data` has its `cause`, the `last_step` and what to `try` next."""
     last = steps[-1].step if steps else 0
     where = f"after step {last}" if session is not None else "before the first step"
-    advice = _advice(error, session)
+    advice = _advice(error, session, arguments)
     data: dict[str, Any] = {"last_step": last, "cause": type(error).__name__, "try": advice}
     if isinstance(error, Interrupted):
         return Failure("interrupted", f"{error} {where}; what was measured is kept; {advice}", error, data)
@@ -65,7 +68,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, NoMemoryError) or memory_errors.is_out_of_memory(error)
 
 
-def _advice(error: BaseException, session: Session | None) -> str:
+def _advice(error: BaseException, session: Session | None, arguments: Sequence[str]) -> str:
     """What to try next."""
     from .compiling import CompileError, LateCompileError, NotCompiledError
     from .divergence import DivergedError
@@ -74,7 +77,7 @@ def _advice(error: BaseException, session: Session | None) -> str:
     if is_out_of_memory(error):
         return _smaller(error, session)
     if isinstance(error, NonFiniteError | DivergedError) and session is not None:
-        return _slower(session)
+        return _slower(session, arguments)
     if isinstance(error, LateCompileError | NotCompiledError):
         return "leave out --strict-shapes, or set compile.mode: none"
     if isinstance(error, CompileError) or by_the_compiler(error):
@@ -82,7 +85,7 @@ def _advice(error: BaseException, session: Session | None) -> str:
     if isinstance(error, InputError):
         return "correct what is named, and start the run again"
     full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-    return ("make room on the disk, and " if full else "") + _again(session)
+    return ("make room on the disk, and " if full else "") + _again(session, arguments)
 
 
 def _smaller(error: BaseException, session: Session | None) -> str:
@@ -104,19 +107,20 @@ def _is_lora(session: Session) -> bool:
     return session.recipe.tune.method == "lora"
 
 
-def _slower(session: Session) -> str:
+def _slower(session: Session, arguments: Sequence[str]) -> str:
     """A learning rate half as large, from the last checkpoint where there is one."""
     rate = f"optimizer.lr={session.recipe.optimizer.lr / 2:g}"
     if saved_step(session) is None:
         return f"try {rate}"
-    return f"{_again(session)} --set {rate} --allow-change optimizer.lr"
+    return f"{_again(session, arguments)} --set {rate} --allow-change optimizer.lr"
 
 
-def _again(session: Session | None) -> str:
+def _again(session: Session | None, arguments: Sequence[str]) -> str:
+    """As a shell takes it; without what was set on the command line it would be another recipe."""
     step = None if session is None else saved_step(session)
     if session is None or step is None:
         return "start the run again"
-    return f"go on from step {step}: trueup train RECIPE --resume {session.run_folder.name}"
+    return f"go on from step {step}: trueup train {shlex.join(arguments)} --resume {session.run_folder.name}"
 
 
 def saved_step(session: Session) -> int | None:

@@ -28,6 +28,7 @@ from trueup.schema import (
 )
 from trueup.schema.protocols import Sink
 from trueup.telemetry import MemorySink, Sampler, TeeSink, Timeline, collect, identity, process_origin
+from trueup.telemetry.scrub import scrub_arguments
 
 from .compile_cache import compile_cache
 from .compiling import undo_compile
@@ -99,7 +100,8 @@ def execute(
         except (Exception, Interrupted) as error:
             interruption.concluding = True
             if not running.is_done():
-                failure = explain(error, running.session, kept.steps)
+                given = scrub_arguments(loaded.arguments)
+                failure = explain(error, running.session, kept.steps, given)
                 timeline.event(failure.state, failure.reason, **failure.data)
             else:
                 running.tell_later(error)
