@@ -78,6 +78,7 @@ def cold_home(home: Path) -> Iterator[dict[str, str]]:
         cold = Path(folder) / "home"
         cold.mkdir()
         for room in ("models", "data"):
+            (home / room).mkdir(parents=True, exist_ok=True)  # a link to nothing is no folder to write into
             (cold / room).symlink_to(home / room)
         yield {"TRUEUP_HOME": str(cold), "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "inductor")}
 
