@@ -175,10 +175,11 @@ def test_neighbours_that_used_much_of_the_processors_are_spoken_of(used: float, 
 
 
 @pytest.mark.parametrize(
-    ("requests_per_day", "peak"), [(0, 1), (-1, 1), (math.nan, 1), (math.inf, 1), (1, 0.5), (1, math.nan)]
+    ("requests_per_day", "peak"),
+    [(0, 1), (-1, 1), (math.nan, 1), (math.inf, 1), (1e300, 1), (1, 0.5), (1, math.nan), (1, 1e300)],
 )
 def test_a_traffic_that_is_none_is_refused(requests_per_day: float, peak: float) -> None:
-    with pytest.raises(InputError, match=r"--traffic|--peak"):
+    with pytest.raises(InputError, match=r"--(traffic|peak) .*: expected a number from"):
         traffic_given(requests_per_day, peak)
 
 

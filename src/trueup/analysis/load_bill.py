@@ -16,6 +16,7 @@ from math import fsum
 from pydantic import Field
 
 from trueup.schema import Frozen, InputError, Kind, Measurement, Price, RunRecord, RunState, SpanName
+from trueup.schema.bounds import PEAK, PER_DAY
 
 from .bill import BillLine, checked_price, known_kinds, price_kind, require_times, stale_price
 from .bill_lines import reason_of, value_of
@@ -97,11 +98,9 @@ class LoadBill(Frozen):
 
 
 def traffic_given(requests_per_day: float, peak: float = 1.0) -> Traffic:
-    """InputError unless it is more than no request a day, and a peak no lower than the mean."""
-    if not (math.isfinite(requests_per_day) and requests_per_day > 0):
-        raise InputError(f"--traffic {requests_per_day:g}: expected requests a day, more than 0")
-    if not (math.isfinite(peak) and peak >= 1):
-        raise InputError(f"--peak {peak:g}: the busiest rate over the mean is 1 or more")
+    """InputError unless both are within their bounds."""
+    PER_DAY.require(requests_per_day, f"--traffic {requests_per_day:g}, requests a day")
+    PEAK.require(peak, f"--peak {peak:g}, the busiest rate over the mean")
     return Traffic(requests_per_day=requests_per_day, peak=peak)
 
 
