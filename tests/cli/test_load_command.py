@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -179,6 +180,24 @@ def test_the_name_of_a_load_that_got_no_answer_means_the_one_that_did_to_every_c
     assert main("compare", "before", "after").code == 0
 
 
+def test_a_load_that_was_killed_is_listed_by_its_name_and_keeps_it(loaded: Path, main: Main) -> None:
+    """As a load leaves its folder that has not summed itself up: a header, and what was answered."""
+    (run,) = (run["id"] for run in document(main, "runs", "list", "name=before"))
+    folder = loaded / "runs" / run
+    header = json.loads((folder / "run.json").read_text())
+    begun = {"state": "running", "reason": None, "ended_at": None, "wall_s": None}
+    (folder / "run.json").write_text(json.dumps({**header, **begun}))
+    (folder / "measurements.json").unlink()
+    heartbeat = (folder / "heartbeat").stat().st_mtime - 3600
+    os.utime(folder / "heartbeat", (heartbeat, heartbeat))
+    (listed,) = document(main, "runs", "list", "before")
+    assert (listed["name"], listed["state"], listed["output_tokens"]) == ("before", "interrupted", None)
+    again = ("load", "http://127.0.0.1:9", "--rate", "1", "--name", "before")
+    refused(main(*again), 2, f"run {run} has this name")
+    (folder / "requests.jsonl").write_text("")  # killed before its first answer
+    assert main(*again).code == 1
+
+
 def test_the_key_of_the_environment_is_sent_and_not_recorded(
     home: Path, main: Main, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +224,8 @@ def test_the_key_of_the_environment_is_sent_and_not_recorded(
         (("--rate", "1", "--quality", "none.json"), "there is no such file"),
         (("--rate", "1", "--traffic", "100"), "--traffic is priced a month"),
         (("--rate", "1", "--peak", "2"), "--peak is for --traffic"),
+        (("--rate", "1", *PRICED, "--traffic", "1e300"), "--traffic 1e+300, requests a day: expected"),
+        (("--rate", "1", *PRICED, "--traffic", "100", "--peak", "1e9"), "--peak 1e+09, the busiest rate"),
         (("--rate", "1", "--serve-option", "x"), "--serve-option is for a MODEL"),
         (("--rate", "1", "--instance", "no-such"), "no-such"),
         (("--rate", "1", "--ttft-limit", "-1"), "ttft"),

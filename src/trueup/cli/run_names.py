@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trueup.home import Home
+from trueup.home import Home, find_home
 
 from .output import say
+
+if TYPE_CHECKING:
+    from trueup.store import RunSummary
 
 RUN_ID_BYTES = 4
 
@@ -27,13 +32,8 @@ def new_name(asked: str | None, default: str) -> str:
         from .records import open_store
 
         with open_store() as store:
-            runs = store.runs()
-        # a run that ended before its first step, by a mistake in the recipe say, does not keep its name
-        taken = {
-            run.name: run.id
-            for run in runs
-            if run.useful_tokens or run.output_tokens or run.state in ("running", "finished")
-        }
+            runs, folders = store.runs(), find_home().runs
+        taken = {run.name: run.id for run in runs if _keeps_its_name(run, folders / run.id)}
     except StorageError as error:  # a run is worth more than its place in the database
         say(f"note: {error} This run is recorded in its folder and taken in later.")
     for name in filter(None, (asked, default)):
@@ -52,3 +52,16 @@ def new_name(asked: str | None, default: str) -> str:
     while name in taken:
         name, number = f"{default}-{number}", number + 1
     return name
+
+
+def _keeps_its_name(run: RunSummary, folder: Path) -> bool:
+    """A run that ended before its first step or answer, by a mistake in the recipe say, does not."""
+    if run.useful_tokens or run.output_tokens or run.state in ("running", "finished"):
+        return True
+    from trueup.schema.run import MEASUREMENTS_FILE, REQUESTS_FILE, STEPS_FILE
+
+    if (folder / MEASUREMENTS_FILE).exists():
+        return False
+    # killed before it summed itself up: what it had done by then is in its folder
+    done = (folder / name for name in (STEPS_FILE, REQUESTS_FILE))
+    return any(file.exists() and file.stat().st_size for file in done)
