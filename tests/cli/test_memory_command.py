@@ -261,5 +261,22 @@ def test_a_profile_of_nothing_is_refused(main: Main, arguments: tuple[str, ...],
     refused(main("memory", "profile", "tiny", *arguments), 2, why)
 
 
+@pytest.mark.parametrize(
+    ("place", "code", "why"),
+    [
+        ("no-such-folder/page.html", 2, "the folder no-such-folder does not exist"),
+        (".", 2, ". is a folder"),
+        ("/proc/page.html", 1, "could not write /proc/page.html"),
+    ],
+)
+def test_a_page_that_cannot_be_written_is_said_before_anything_is_run(
+    main: Main, place: str, code: int, why: str
+) -> None:
+    """Even before the model is looked for, of which there is none."""
+    if place.startswith("/proc") and not sys.platform.startswith("linux"):
+        pytest.skip("no /proc here")
+    refused(main("memory", "profile", "tinny", "-o", place), code, why)
+
+
 def test_a_profile_of_an_unknown_model_names_the_nearest(main: Main) -> None:
     refused(main("memory", "profile", "tinny", "--transformers"), 2, "did you mean the built-in 'tiny'")

@@ -14,6 +14,7 @@ import typer
 
 from trueup.schema import InputError
 from trueup.schema.choices import AskedDevice
+from trueup.schema.counting import counted
 
 from .asked_values import one_of, positive
 from .output import JSON_OPTION, print_json, print_rich, say, stdout_reserved
@@ -104,8 +105,13 @@ def profile(
         raise InputError(
             f"--quant, --kv-dtype and --block-size are of --serving, and --{asked.mode} was given"
         )
+    kind = _device(device)
+    if out is not None:
+        from trueup.report.html import require_place
+
+        require_place(out)
     with stdout_reserved():
-        summary, trace, title = _profiled(model, asked, _device(device))
+        summary, trace, title = _profiled(model, asked, kind)
     if out is not None:
         from trueup.report.html import write
         from trueup.report.memory_profile import page
@@ -141,7 +147,8 @@ def _profiled(model: str, asked: Asked, kind: AskedDevice) -> tuple[MemorySummar
             kv=recorded.kv,
             allocator=recorded.allocator,
         )
-        title = f"{resolved.name}, {asked.mode}, {asked.rows} x {asked.length:,} tokens, on {opened.name}"
+        tokens = counted(asked.length, "token")
+        title = f"{resolved.name}, {asked.mode}, {asked.rows} x {tokens}, on {opened.name}"
     return summary, recorded.trace, title
 
 
@@ -162,7 +169,7 @@ def _serving(resolved: ResolvedModel, asked: Asked, device: Device) -> Recorded:
     def others() -> Others:
         for chunk in _parts(asked.length):
             smaller = replace(run, chunk=chunk)
-            yield f"prefill chunks of {chunk:,} tokens", partial(record_serving, model, smaller)
+            yield f"prefill chunks of {counted(chunk, 'token')}", partial(record_serving, model, smaller)
 
     per_token = int(kv_bytes_per_token(model.dims, bytes_per_value=run.kv_bytes))
     kv = KvFacts(per_token, run.kv_bytes, asked.block_size, asked.rows)
@@ -185,7 +192,10 @@ def _training(resolved: ResolvedModel, asked: Asked, device: Device) -> Recorded
     def others() -> Others:
         if asked.rows > 1:
             half = TrainingAsk(asked.rows - asked.rows // 2, asked.length, micro_batches=2)
-            yield f"micro-batches of {half.rows} rows", partial(record_training, loaded, precision, half)
+            yield (
+                f"micro-batches of {counted(half.rows, 'row')}",
+                partial(record_training, loaded, precision, half),
+            )
         again = checkpointed(loaded)
         yield "activation checkpointing", partial(record_training, again, precision, ask)
 
@@ -206,7 +216,7 @@ def _transformers(resolved: ResolvedModel, asked: Asked, device: Device) -> Reco
         yield "logits of the last rows alone", partial(record_forward, loaded, last)
         for chunk in _parts(asked.length):
             smaller = replace(ask, chunk=chunk)
-            yield f"prefill chunks of {chunk:,} tokens", partial(record_forward, loaded, smaller)
+            yield f"prefill chunks of {counted(chunk, 'token')}", partial(record_forward, loaded, smaller)
 
     first = partial(record_forward, loaded, ask)
     return _recorded(device, first, others() if asked.alternatives else ())
@@ -267,7 +277,7 @@ def _require_length(resolved: ResolvedModel, asked: Asked) -> None:
     positions = most_positions(read_config(resolved))
     more = 0 if asked.mode == "training" else 1
     if positions is not None and asked.length + more > positions:
-        needed = f"{asked.length:,} tokens" + (" and the next one" if more else "")
+        needed = counted(asked.length, "token") + (" and the next one" if more else "")
         raise InputError(f"--length: {resolved.name} has {positions:,} positions, too few for {needed}")
 
 

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from trueup.analysis.names import NAMES
 from trueup.analysis.residual import Gap, gap_of
-from trueup.files.whole import replacing_file
+from trueup.files.whole import prove_writable, replacing_file
 from trueup.schema import InputError, Measurement, RunRecord, StorageError
 
 from . import headline, plots, predict, wording
@@ -103,19 +103,38 @@ def write(path: str | os.PathLike[str], html: str) -> None:
 
     Raises InputError where `path` is a folder or its folder does not exist, StorageError where writing fails.
     """
+    target = _file(path)
+    try:
+        with replacing_file(target) as part:
+            part.write_bytes(html.encode("utf-8", "replace"))
+    except OSError as error:
+        raise _unwritten(target, error) from error
+
+
+def require_place(path: str | os.PathLike[str]) -> None:
+    """Raises what `write` would: for before the work whose page it is, which may take long."""
+    target = _file(path)
+    try:
+        prove_writable(target.parent)
+    except OSError as error:
+        raise _unwritten(target, error) from error
+
+
+def _file(path: str | os.PathLike[str]) -> Path:
+    """InputError where it is a folder or its folder does not exist."""
     target = Path(path)
     if target.is_dir():
         raise InputError(f"{target} is a folder; give the name of a file, such as {target / 'report.html'}")
     if not target.parent.is_dir():
         raise InputError(f"cannot write {target}: the folder {target.parent} does not exist; make it first")
-    try:
-        with replacing_file(target) as part:
-            part.write_bytes(html.encode("utf-8", "replace"))
-    except OSError as error:
-        raise StorageError(
-            f"could not write {target}: {error.strerror}; nothing was changed there. Free some space, or "
-            "name another file with -o"
-        ) from error
+    return target
+
+
+def _unwritten(target: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"could not write {target}: {error.strerror}; nothing was changed there. Free some space, or "
+        "name another file with -o"
+    )
 
 
 def environment() -> Environment:
