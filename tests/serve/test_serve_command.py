@@ -132,6 +132,17 @@ def test_bad_options_are_refused_in_words(
     refused(main("serve", "tiny", *arguments), 2, *parts)
 
 
+def test_a_server_that_would_end_at_once_with_another_process_is_refused(main: Main) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        running = main("serve", "tiny", "--check", "--end-with", str(other.pid))
+        other.communicate(b"\n")
+    refused(running, 2, f"--end-with {other.pid}: that process did not start this one", "end at once")
+    for gone in (other.pid, 2**40):
+        done = main("serve", "tiny", "--check", "--end-with", str(gone))
+        refused(done, 2, f"--end-with {gone}: that process is not there", f"its parent is {os.getppid()}")
+    assert main("serve", "tiny", *SMALL, "--check", "--end-with", str(os.getppid())).code == 0
+
+
 def test_a_device_that_is_not_here_is_refused(main: Main) -> None:
     refused(main("serve", "tiny", "--device", "neuron", "--check"), 2, "--device neuron")
 

@@ -99,7 +99,7 @@ def test_a_second_signal_tells_the_clients_and_ends_it_with_code_1(home: Path) -
         code, err = server.end()
     assert answers == [503]
     assert code == 1
-    assert "1 answers were cut off" in err
+    assert "1 answer cut off" in err
     assert "Traceback" not in err
 
 
@@ -131,7 +131,9 @@ def test_a_server_that_is_to_end_with_who_started_it_does(home: Path) -> None:
         if line.startswith("ready:"):
             break
     parent.kill()
-    assert "everything accepted was answered" in parent.stderr.read()  # up to the server's own end
+    said = parent.stderr.read()  # up to the server's own end
+    assert f"process {parent.pid} of --end-with is gone" in said
+    assert "everything accepted was answered" in said
     parent.wait()
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from trueup.schema import InputError, MissingExtraError
+from trueup.schema.counting import counted
 
 from .output import JSON_OPTION, print_json, say, stdout_reserved
 from .recipe import SET_OPTION
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from .serve_plan import Asked, Planned
 
+LARGEST_PID = 2**31  # a number from here on is none of any system
 SLOW_WARM_UP = 8  # shapes between two words about it
 UNJUDGED_OPTION = typer.Option(
     False,
@@ -99,6 +101,7 @@ def serve(
         "drain_s": drain_s,
     }
     with stdout_reserved():
+        _require_parent(parent)
         _require_extra()
         keys = _keys(api_key_file)
         asked = asked_for(model, given, _device(device), threads, overrides)
@@ -216,22 +219,23 @@ async def _serving(
         shutdown=Shutdown(),
         limits=limits,
         parent=parent,
+        orphaned=lambda: _note(f"process {parent} of --end-with is gone: finishing what was accepted"),
         loaded=lambda: _note(f"ready: {name}, {most:,} tokens of context, {section.concurrency} at once"),
     )
 
 
 def _warm_up(shapes: int, all_shapes: int) -> str:
     if shapes == all_shapes:
-        return f"warm-up: all {all_shapes} shapes, before the first answer"
+        return f"warm-up: all {counted(all_shapes, 'shape')}, before the first answer"
     return (
-        f"warm-up: {shapes} of the plan's {all_shapes} shapes; nothing is compiled here, and no other takes "
-        "more memory"
+        f"warm-up: {shapes} of the plan's {counted(all_shapes, 'shape')}; nothing is compiled here, and no "
+        "other takes more memory"
     )
 
 
 def _warmed(done: int, shapes: int) -> None:
     if done % SLOW_WARM_UP == 0 or done == shapes:
-        _note(f"warm-up: {done} of {shapes} shapes")
+        _note(f"warm-up: {done} of {counted(shapes, 'shape')}")
 
 
 def _note(text: str) -> None:
@@ -267,14 +271,14 @@ def _tell(asked: Asked, planned: Planned, judged: str | None) -> None:
         say(f"note: nobody says how much memory there is ({planned.place.has.reason}); give --memory GIB")
     elif pool.blocks < pool.wanted:
         say(
-            f"note: the KV pool has {pool.blocks:,} of the {pool.wanted:,} blocks with which all "
+            f"note: the KV pool has {pool.blocks:,} of the {counted(pool.wanted, 'block')} with which all "
             f"{ask.concurrency} answers could be at their longest at once; some may have to wait"
         )
 
 
 def _end(ended: Ended) -> None:
     if ended.cut:
-        _note(f"ended; {ended.cut} answers were cut off at the limit, and their clients told")
+        _note(f"ended; {counted(ended.cut, 'answer')} cut off at the limit, and the clients told")
     else:
         _note("ended; everything accepted was answered")
     if not ended.whole:  # what does not end holds the interpreter's own end up
@@ -316,6 +320,21 @@ def _device(asked: str) -> Any:
     if asked not in get_args(AskedDevice):
         raise InputError(f"--device {asked}: one of {', '.join(get_args(AskedDevice))} is expected")
     return asked
+
+
+def _require_parent(pid: int | None) -> None:
+    """InputError for a process that did not start this one, or is gone: the server would end at once."""
+    actual = os.getppid()
+    if pid is None or pid == actual:
+        return
+    import psutil
+
+    there = pid < LARGEST_PID and psutil.pid_exists(pid)
+    what = "did not start this one" if there else "is not there"
+    raise InputError(
+        f"--end-with {pid}: that process {what}, so the server would end at once; its parent is {actual}. "
+        "Give the PID of what starts it directly, or leave --end-with out"
+    )
 
 
 def _require_extra() -> None:

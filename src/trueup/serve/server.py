@@ -143,10 +143,12 @@ async def serve(
     shutdown: Shutdown,
     limits: ApiLimits,
     parent: int | None = None,
+    orphaned: Callable[[], None] = lambda: None,
     loaded: Callable[[], None] = lambda: None,
 ) -> Ended:
     """Until it is told to stop, or its `parent`, a process id, is gone, and then for `drain_s` more at most.
-    Raises ServiceError where the engine cannot be opened. `loaded` is told when it can."""
+    Raises ServiceError where the engine cannot be opened. `loaded` is told when it can, `orphaned` when the
+    parent is gone."""
     config = uvicorn.Config(
         app,
         http=partial(_Connection, limits),  # type: ignore[arg-type]
@@ -160,7 +162,7 @@ async def serve(
     )
     server = _Server(config, shutdown)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
-    watching = asyncio.create_task(_orphaned(parent, shutdown))
+    watching = asyncio.create_task(_outlive(parent, shutdown, orphaned))
     service.start()
     failure: ServiceError | None = None
     cut = 0
@@ -191,11 +193,12 @@ async def _drained(service: Service, shutdown: Shutdown, drain_s: float) -> int:
     return service.abandon(f"the server is shutting down and has waited {drain_s:g} s; ask another")
 
 
-async def _orphaned(parent: int | None, shutdown: Shutdown) -> None:
-    """Asks for the end when the process that started this one is gone."""
+async def _outlive(parent: int | None, shutdown: Shutdown, orphaned: Callable[[], None]) -> None:
+    """Tells, and asks for the end, when the process that started this one is gone."""
     while parent is not None and os.getppid() == parent:
         await asyncio.sleep(LOOK_EVERY_S)
     if parent is not None:
+        orphaned()
         shutdown.asked.set()  # and not a second time, where it was asked before
 
 
