@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
 import types
 from pathlib import Path
 
@@ -190,3 +193,21 @@ def test_a_counter_for_root_only_says_so(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, "read_text", refuse)  # root may read everything, so file modes cannot show this
     assert "root only" in CpuDevice(powercap=tmp_path).missing()["energy_j"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no /proc here")
+def test_the_peak_of_a_process_is_not_that_of_the_one_which_started_it() -> None:
+    child = "from trueup.device import peak_resident_bytes; print(peak_resident_bytes())"
+    fat = f"""import subprocess, sys
+held = bytearray(b"x") * (256 << 20)
+print(subprocess.check_output([sys.executable, "-c", {child!r}], text=True))"""
+    done = subprocess.run([sys.executable, "-c", fat], capture_output=True, text=True, check=True)
+    assert 1 << 20 < int(done.stdout) < 200 << 20
+
+
+def test_where_the_system_has_no_status_the_peak_is_getrusages(tmp_path: Path) -> None:
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    assert peak <= host.peak_resident_bytes(tmp_path / "status") <= peak + (64 << 20)
+    (tmp_path / "status").write_text("VmPeak:\t   9 kB\nVmHWM:\t    2048 kB\nVmRSS:\t  7 kB\n")
+    assert host.peak_resident_bytes(tmp_path / "status") == 2048 * 1024

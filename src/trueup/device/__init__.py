@@ -4,7 +4,7 @@ from trueup.schema.choices import DeviceKind
 
 from .ceiling import MatmulCeiling, MemoryBandwidth, matmul_ceiling, memory_bandwidth
 from .cpu import CpuDevice
-from .host import settled_resident_bytes
+from .host import peak_resident_bytes, settled_resident_bytes
 from .open import open_device
 from .products import TimedProducts, settled
 from .protocol import CompileRecord, Device, DeviceMemory, Sensor
@@ -22,6 +22,7 @@ __all__ = [
     "matmul_ceiling",
     "memory_bandwidth",
     "open_device",
+    "peak_resident_bytes",
     "settled",
     "settled_resident_bytes",
 ]

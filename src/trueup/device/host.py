@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ FLAGS_THAT_MATTER = (
 CPUINFO = Path("/proc/cpuinfo")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 CGROUP_MEMBERSHIP = Path("/proc/self/cgroup")
+STATUS = Path("/proc/self/status")
 CPU_TREE = Path("/sys/devices/system/cpu")
 
 
@@ -168,3 +171,15 @@ def settled_resident_bytes() -> int:
     if trim is not None:
         trim(0)
     return int(psutil.Process().memory_info().rss)
+
+
+def peak_resident_bytes(status: Path = STATUS) -> int:
+    """Most bytes of memory that this program has held. Linux tells it of the address space; getrusage's peak
+    would there also be that of the process which started this one, of which it began as a copy."""
+    found = re.search(r"^VmHWM:\s*(\d+) kB$", read_text(status) or "", re.MULTILINE)
+    if found:
+        return int(found[1]) * 1024
+    import resource  # of Unix alone
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # kilobytes everywhere but on macOS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trueup.device import peak_resident_bytes
 from trueup.schema import Measurement
 from trueup.telemetry import Sampler, Timeline
 
@@ -41,12 +42,8 @@ def measured_here(session: Session | None, timeline: Timeline, sampler: Sampler)
 
 
 def _peak_host_bytes() -> Measurement:
-    import resource
-    import sys
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return Measurement(
-        value=peak if sys.platform == "darwin" else peak * 1024,  # kilobytes everywhere but on macOS
+        value=peak_resident_bytes(),
         unit="bytes",
         kind="measured",
         method="largest resident set of this process, by the kernel",
