@@ -93,6 +93,14 @@ def test_memory_by_owner_and_quality_stand_on_the_same_page() -> None:
     assert found.groups[0].figures["quality_perplexity"].ci == (9.0, 11.0)
 
 
+def test_of_a_load_that_was_given_no_quality_it_is_said_that_an_original_has_none() -> None:
+    judged = {"quality_perplexity": Measurement(value=10.5, unit="1", kind="measured")}
+    original, _ = compared([load_run("a0")], [load_run("b0", given=judged)]).groups
+    figure = original.figures["quality_perplexity"]
+    assert figure.value is None
+    assert "no figures of a quality gate; an original has none" in (figure.reason or "")
+
+
 def test_a_month_at_a_stated_traffic_is_a_row() -> None:
     groups = [group_of("before", [load_run("a0")]), group_of("after", [load_run("b0", 0.5)])]
     found = compare(with_monthly(groups, traffic_given(1e6)))

@@ -53,6 +53,9 @@ METRICS: tuple[Metric, ...] = (
 )
 NEEDED = (*(metric.name for metric in METRICS), "others_cpu_share_steady", "others_cpu_share")
 
+NOT_JUDGED = (
+    "it was given no figures of a quality gate; an original has none: what is quantised is judged against it"
+)
 _SCORE = re.compile(r"(^|_)(score|accuracy|acc|exact_match|f1)(_|$)")
 _RATES = (THROUGHPUT, "useful_tokens_per_s_steady")
 
@@ -151,6 +154,6 @@ def _why_none(metric: Metric, runs: Sequence[ComparedRun]) -> str:
         if (one := run.measurements.get(metric.name)) is not None and one.value is None
     )
     if not reasons:
-        return "no run recorded it"
+        return NOT_JUDGED if metric.name.startswith("quality_") else "no run recorded it"
     reason, count = reasons.most_common(1)[0]
     return reason if count == len(runs) else f"{reason} ({count} of {counted(len(runs), 'run')})"
