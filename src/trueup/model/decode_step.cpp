@@ -102,9 +102,13 @@ inline Floats exp_of(Floats x) {
     return power * scale;
 }
 
-// totals (ROWS, OUTPUTS) of products, each summed in a register. The outputs that follow are fetched meanwhile: a
-// row of weights is too short for the processor to run ahead by itself, a quarter of a step's time at 8 rows.
-template <int ROWS, int OUTPUTS, class Weight>
+template <class Weight>
+constexpr int LINE = 64 / sizeof(Weight);  // weights of a cache line
+constexpr int AHEAD = 8;  // outputs whose weights are on their way to the second cache: the first has no room
+
+// totals (ROWS, OUTPUTS) of products, each summed in a register. FETCH: the weights that follow are fetched
+// meanwhile; a row of them is too short for the processor to run ahead by itself.
+template <int ROWS, int OUTPUTS, bool FETCH = false, class Weight>
 void tile(const float* x, const Weight* weight, int64_t inputs, float* totals) {
     static_assert(ROWS * OUTPUTS <= WIDE, "one vector takes all sums");
     Floats sums[ROWS * OUTPUTS] = {};
@@ -113,7 +117,7 @@ void tile(const float* x, const Weight* weight, int64_t inputs, float* totals) {
 #pragma GCC unroll 16
         for (int o = 0; o < OUTPUTS; o++) {
             columns[o] = load(weight + o * inputs + i);
-            __builtin_prefetch(weight + (OUTPUTS + o) * inputs + i);
+            if (FETCH && i % LINE<Weight> < WIDE) __builtin_prefetch(weight + (AHEAD + o) * inputs + i, 0, 2);
         }
 #pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++) {
@@ -138,12 +142,19 @@ int64_t tiles(const float* x, int64_t first, int64_t rows, const Weight* weight,
     for (int o = 0, width; o < outputs; o += width) {
         width = o + WIDTH <= outputs ? WIDTH : 1;
         for (int64_t row = first; row < end; row += ROWS) {
-            if (width == WIDTH)
-                tile<ROWS, WIDTH>(x + row * inputs, weight + o * inputs, inputs, totals);
+            const float* own = x + row * inputs;
+            if (width == 1)
+                tile<ROWS, 1>(own, weight + o * inputs, inputs, totals);
+            else if (row == 0)
+                tile<ROWS, WIDTH, true>(own, weight + o * inputs, inputs, totals);
             else
-                tile<ROWS, 1>(x + row * inputs, weight + o * inputs, inputs, totals);
-            for (int r = 0; r < ROWS; r++)
-                for (int c = 0; c < width; c++) sums[(row + r) * BLOCK + o + c] = totals[r * width + c];
+                tile<ROWS, WIDTH>(own, weight + o * inputs, inputs, totals);
+            float* into = sums + row * BLOCK + o;
+            for (int r = 0; r < ROWS; r++, into += BLOCK)
+                if (width == WIDTH)
+                    std::memcpy(into, totals + r * WIDTH, WIDTH * sizeof(float));
+                else
+                    *into = totals[r];
         }
     }
     return end;
@@ -170,19 +181,31 @@ enum Into { SET, ADD, TIMES };
 // A share of the outputs of x W' + b, into `out` (rows, outputs).
 void multiply(const Matrix& a, const float* x, int64_t rows, Share share, float* out, Into into) {
     float sums[MOST_ROWS * BLOCK];
+    const auto joined = [into](auto there, auto value) {
+        return into == SET ? value : into == ADD ? there + value : there * value;
+    };
     for (int64_t o = share.from; o < share.to; o += BLOCK) {
-        int outputs = share.to - o < BLOCK ? share.to - o : BLOCK;
+        const int outputs = share.to - o < BLOCK ? share.to - o : BLOCK;
         if (a.scales)
             products(static_cast<const int8_t*>(a.weight) + o * a.inputs, x, rows, a.inputs, outputs, sums);
         else
             products(static_cast<const float*>(a.weight) + o * a.inputs, x, rows, a.inputs, outputs, sums);
-        for (int64_t row = 0; row < rows; row++)
-            for (int c = 0; c < outputs; c++) {
-                float value = sums[row * BLOCK + c], *at = out + row * a.outputs + o + c;
+        for (int64_t row = 0; row < rows; row++) {
+            float *own = sums + row * BLOCK, *at = out + row * a.outputs + o;
+            int c = 0;
+            for (; c + WIDE <= outputs; c += WIDE) {
+                Floats value = load(own + c);
+                if (a.scales) value *= load(a.scales + o + c);
+                if (a.bias) value += load(a.bias + o + c);
+                store(at + c, joined(load(at + c), value));
+            }
+            for (; c < outputs; c++) {
+                float value = own[c];
                 if (a.scales) value *= a.scales[o + c];
                 if (a.bias) value += a.bias[o + c];
-                *at = into == SET ? value : into == ADD ? *at + value : *at * value;
+                at[c] = joined(at[c], value);
             }
+        }
     }
 }
 
@@ -203,26 +226,71 @@ void turn(float* x, const float* cosine, const float* sine, int64_t size) {
     }
 }
 
-void softmax(float* scores, int64_t size) {
-    float most = scores[0], total = 0;
-    for (int64_t t = 1; t < size; t++) most = scores[t] > most ? scores[t] : most;
-    for (int64_t t = 0; t < size; t += WIDE) store(scores + t, exp_of(load(scores + t) - most));
-    for (int64_t t = 0; t < size; t++) total += scores[t];
-    for (int64_t t = 0; t < size; t++) scores[t] /= total;
+// Into e^(x - most) of the first `count` scores; zeros up to a whole vector. Returns their sum.
+float exponents(float* scores, int64_t count) {
+    const int64_t end = (count + WIDE - 1) / WIDE * WIDE;
+    Floats most = load(scores), total = {};
+    for (int64_t t = WIDE; t < end; t += WIDE) most = load(scores + t) > most ? load(scores + t) : most;
+    float one = most[0];
+    for (int lane = 1; lane < WIDE; lane++) one = most[lane] > one ? most[lane] : one;
+    for (int64_t t = 0; t < end; t += WIDE) store(scores + t, exp_of(load(scores + t) - one));
+    for (int64_t t = count; t < end; t++) scores[t] = 0;
+    for (int64_t t = 0; t < end; t += WIDE) total += load(scores + t);
+    return sums_of<1>(&total)[0];
 }
 
-// into (size): values of the context, by weight, PARTS vectors at a time.
-template <int PARTS, class Place>
-int64_t weighted(const float* weights, Place value, int64_t count, int64_t from, int64_t size, float* into) {
+// What a table names, slot after slot, of one key head.
+struct Walk {
+    const float* pool;
+    const int64_t* table;
+    int64_t block_size, slot, inside;  // numbers of a slot; of the block, the next
+    const float* at;
+    Walk(const float* pool, const int64_t* table, int64_t block_size, int64_t slot)
+        : pool(pool), table(table), block_size(block_size), slot(slot), inside(block_size), at(pool) {}
+    const float* next() {
+        if (inside == block_size) {
+            at = pool + *table++ * block_size * slot;
+            inside = 0;
+        }
+        inside++;
+        const float* found = at;
+        at += slot;
+        return found;
+    }
+};
+
+// into (GROUPS, size), from number `from` on: the values of the context by weight, a sweep for PARTS vectors of
+// each. `weights` (GROUPS, `most`) add up to `totals`.
+template <int GROUPS, int PARTS>
+int64_t weighted(const float* weights, int64_t most, const float* totals, Walk start, int64_t count, int64_t from,
+                 int64_t size, float* into) {
     for (; from + PARTS * WIDE <= size; from += PARTS * WIDE) {
-        Floats sums[PARTS] = {};
-        for (int64_t t = 0; t < count; t++)
+        Floats sums[GROUPS * PARTS] = {};
+        Walk walk = start;
+        for (int64_t t = 0; t < count; t++) {
+            const float* value = walk.next() + from;
 #pragma GCC unroll 4
-            for (int part = 0; part < PARTS; part++) sums[part] += weights[t] * load(value(t) + from + part * WIDE);
+            for (int part = 0; part < PARTS; part++) {
+                Floats own = load(value + part * WIDE);
 #pragma GCC unroll 4
-        for (int part = 0; part < PARTS; part++) store(into + from + part * WIDE, sums[part]);
+                for (int g = 0; g < GROUPS; g++) sums[g * PARTS + part] += weights[g * most + t] * own;
+            }
+        }
+#pragma GCC unroll 4
+        for (int g = 0; g < GROUPS; g++)
+#pragma GCC unroll 4
+            for (int part = 0; part < PARTS; part++)
+                store(into + g * size + from + part * WIDE, sums[g * PARTS + part] / totals[g]);
     }
     return from;
+}
+
+template <int GROUPS>
+void blend(const float* weights, int64_t most, const float* totals, Walk start, int64_t count, int64_t size,
+           float* into) {
+    constexpr int PARTS = WIDE / 4;  // what registers there are for
+    int64_t from = weighted<GROUPS, PARTS>(weights, most, totals, start, count, 0, size, into);
+    weighted<GROUPS, 1>(weights, most, totals, start, count, from, size, into);
 }
 
 // The queries of one row and key head: turns them and the new key, keeps key and value in the pool, and reads the
@@ -242,27 +310,34 @@ void attend(const Model& m, const Step& s, float* pool, int64_t row, int64_t hea
     float* kept = pool + slot * 2 * wide + head * size;
     std::memcpy(kept, key, size * sizeof(float));
     std::memcpy(kept + wide, key + wide, size * sizeof(float));
-    const int64_t *table = s.tables + row * s.width, most = (s.width * s.block_size + WIDE - 1) / WIDE * WIDE;
-    auto place = [&](int64_t t) {
-        return pool + (table[t / s.block_size] * s.block_size + t % s.block_size) * 2 * wide + head * size;
-    };
     for (int64_t g = 0; g < groups; g++) turn(queries + g * size, cosine, sine, size);
-    for (int64_t start = 0; start < count; start += WIDE) {
+    const Walk start(pool + head * size, s.tables + row * s.width, s.block_size, 2 * wide);
+    const int64_t most = (s.width * s.block_size + WIDE - 1) / WIDE * WIDE;
+    Walk walk = start;
+    for (int64_t first = 0; first < count; first += WIDE) {
         const float* keys[WIDE];
-        for (int t = 0; t < WIDE; t++) keys[t] = place(start + t < count ? start + t : start);
+        for (int t = 0; t < WIDE; t++) {
+            keys[t] = first + t < count ? walk.next() : keys[0];
+            for (int64_t i = 0; i < size; i += LINE<float>) __builtin_prefetch(keys[t] + wide + i, 0, 2);
+        }
         for (int64_t g = 0; g < groups; g++) {
             Floats sums[WIDE] = {};
+            for (int64_t i = 0; i < size; i += WIDE) {
+                Floats query = load(queries + g * size + i);
 #pragma GCC unroll 16
-            for (int t = 0; t < WIDE; t++)
-                for (int64_t i = 0; i < size; i += WIDE) sums[t] += load(queries + g * size + i) * load(keys[t] + i);
-            store(scores + g * most + start, sums_of<WIDE>(sums) * m.scaling);
+                for (int t = 0; t < WIDE; t++) sums[t] += query * load(keys[t] + i);
+            }
+            store(scores + g * most + first, sums_of<WIDE>(sums) * m.scaling);
         }
     }
-    for (int64_t g = 0; g < groups; g++) {
-        float *weights = scores + g * most, *into = seen + g * size;
-        softmax(weights, count);
-        auto value = [&](int64_t t) { return place(t) + wide; };
-        weighted<1>(weights, value, count, weighted<4>(weights, value, count, 0, size, into), size, into);
+    for (int64_t g = 0, at_once; g < groups; g += at_once) {
+        float *weights = scores + g * most, totals[4];
+        at_once = groups - g < 4 ? groups - g : 4;
+        for (int64_t one = 0; one < at_once; one++) totals[one] = exponents(weights + one * most, count);
+        const auto by = at_once == 1 ? blend<1> : at_once == 2 ? blend<2> : at_once == 3 ? blend<3> : blend<4>;
+        Walk values = start;
+        values.pool += wide;
+        by(weights, most, totals, values, count, size, seen + g * size);
     }
 }
 
