@@ -121,6 +121,10 @@ def test_memory_is_said_in_mixed_precision_and_all_in_bf16() -> None:
     assert "64.24 GB at 8 B a parameter" in reason
 
 
+def test_what_a_chip_holds_is_told_in_gib() -> None:
+    assert "into the 40 GiB (42.95 GB) of 1 NVIDIA A100" in example("limits")["fits_one_gpu"].reason
+
+
 @pytest.mark.parametrize(
     ("name", "verdict", "words"),
     [

@@ -74,6 +74,12 @@ def test_full_tuning_of_llama_8b_fits_no_chip_of_less_than_128_gb(chip: str) -> 
     assert "16 B for each parameter" in fit.why
 
 
+def test_what_a_device_holds_is_told_in_gib() -> None:
+    assert "more than the 40 GiB (42.9 GB) there are" in largest_fit(ask(FULL), memory_of("a100-40gb")).why
+    assert "fits into 180 GiB (193.3 GB)" in largest_fit(ask(FULL), memory_of("b200")).why
+    assert "than the 24.5 GiB (26.3 GB) there are" in largest_fit(ask(FULL), 24.5 * 2**30).why
+
+
 def test_full_tuning_of_llama_8b_fits_a_b200_with_rows_to_spare() -> None:
     fit = largest_fit(ask(FULL), memory_of("b200"))
     assert fit.as_asked

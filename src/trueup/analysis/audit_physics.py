@@ -156,7 +156,10 @@ def memory_limit(claim: MemoryClaim, said: Quantity | None, figures: Figures) ->
         fits = least <= each * chips.most
         verdict = verdict if fits else "impossible"
         how = "fits" if fits else "does not fit, without more chips or offload to the host,"
-        reasons.append(f"that {how} into the {scaled(each * chips.most, 'B')} of {chips.words}")
+        there = each * chips.most
+        reasons.append(
+            f"that {how} into the {four_digits(there / 2**30)} GiB ({scaled(there, 'B')}) of {chips.words}"
+        )
     return Limit(
         verdict,
         "; ".join(reasons),

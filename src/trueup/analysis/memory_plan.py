@@ -138,13 +138,12 @@ def _why(ask: MemoryAsk, state: float, asked: float, rows: int | None, limit: fl
     each = state / max(1, ask.dims.parameters)
     held = f"weights, gradients and optimizer take {_gb(state)} ({each:.3g} B for each parameter)"
     if state > limit:
-        return (
-            f"{held}, more than the {_gb(limit)} there are: no micro-batch fits without sharding or offload"
-        )
+        there = f"more than the {_capacity(limit)} there are"
+        return f"{held}, {there}: no micro-batch fits without sharding or offload"
     if rows is None:
-        return f"{held}; with one row of {ask.width} tokens more than the {_gb(limit)} there are"
+        return f"{held}; with one row of {ask.width} tokens more than the {_capacity(limit)} there are"
     fits = "fits" if asked <= limit else "does not fit"
-    return f"{held}; with the micro-batch asked for {_gb(asked)}, which {fits} into {_gb(limit)}"
+    return f"{held}; with the micro-batch asked for {_gb(asked)}, which {fits} into {_capacity(limit)}"
 
 
 def _of_shape(ask: MemoryAsk, rows: int, width: int) -> float:
@@ -290,3 +289,8 @@ def _count(parameters: float) -> str:
 
 def _gb(size: float) -> str:
     return f"{size / 1e9:,.1f} GB"
+
+
+def _capacity(size: float) -> str:
+    """40 GiB (42.9 GB): as a device's memory is made, which its vendor calls 40 GB, and as sizes are told."""
+    return f"{size / 2**30:,.1f}".removesuffix(".0") + f" GiB ({_gb(size)})"
