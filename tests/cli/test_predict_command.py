@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from in_process import Done, Main, refused
+from trueup.cli.calibrate import _in_rounds
 
 EIGHT_B = """\
 model: {path: llama-3.1-8b}
@@ -175,7 +177,10 @@ def test_what_nothing_is_known_of_is_refused(
 def test_a_short_calibration_is_kept_and_foretells_steps(
     main: Main, built: Path, recipe_file: Path, home: Path
 ) -> None:
-    kept = document(main("calibrate", "--device", "cpu", "--seconds", "0.1", "--json"))
+    done = main("calibrate", "--device", "cpu", "--seconds", "0.1", "--json")
+    assert "timing" not in done.err
+    assert "round 1" not in done.err
+    kept = document(done)
     assert Path(kept["path"]).parent == home / "platforms"
     (rates,) = kept["rates"].values()
     assert rates["probes"] >= 8
@@ -186,6 +191,27 @@ def test_a_short_calibration_is_kept_and_foretells_steps(
         main("predict", recipe_file, "--platform", Path(kept["path"]).stem, "--full-rows", "--json")
     )
     assert lines(named, "calibrated")["step_s"]["value"] > 0
+
+
+def test_each_phase_of_calibrating_is_said_as_it_begins(main: Main) -> None:
+    done = main("calibrate", "--device", "cpu", "--seconds", "0.1", "--no-steps")
+    phases = ("loading PyTorch", "fp32 products", "bf16 products", "reads of memory")
+    places = [done.err.find(words) for words in phases]
+    assert -1 not in places, done.err
+    assert places == sorted(places)
+
+
+def test_each_round_of_timing_is_said_with_what_is_left() -> None:
+    told: list[str] = []
+    rounds: Any = Mock()  # products, models and meter in one
+    _in_rounds(rounds, rounds, rounds, 0.0, told.append)
+    assert told == ["round 1: 0 s to go", "round 2: 0 s to go"]
+    assert rounds.round.call_count == 2 * len(told)
+    told.clear()
+    rounds.round.side_effect = [None] * 7 + [KeyboardInterrupt]
+    with pytest.raises(KeyboardInterrupt):  # in the fourth round
+        _in_rounds(rounds, rounds, rounds, 5000.0, told.append)
+    assert [re.sub(r" [45]\d{3} s", "", line) for line in told] == [f"round {n}: to go" for n in range(1, 5)]
 
 
 def test_ceilings_alone_keep_nothing(main: Main, home: Path) -> None:

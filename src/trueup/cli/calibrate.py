@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,11 +15,14 @@ import typer
 from .output import JSON_OPTION, print_json, say, stdout_reserved
 
 if TYPE_CHECKING:
-    from trueup.device import Device
+    from trueup.device import Device, TimedProducts
     from trueup.schema import Calibration, Measurement, StepRates
+    from trueup.train.step_probe import ProbedSteps
 
 MODELS_PART, ROUNDS_PART = 16, 20  # seconds of making models and of timing, for each second of `--seconds`
 FEWEST_ROUNDS = 2
+
+Tell = Callable[[str], None]  # whoever waits is told so, a line for each phase and round
 
 
 def calibrate(
@@ -44,7 +48,8 @@ def calibrate(
     if name is not None and name != platform_name(name):
         raise InputError(f"--name {name!r}: give lower-case letters, digits, dots and dashes")
     with stdout_reserved():
-        document, found = _measure(device, seconds, steps, policy, name)
+        tell: Tell = (lambda _: None) if as_json else say
+        document, found = _measure(device, seconds, steps, policy, name, tell)
         path = keep(found, afresh=afresh) if found is not None else None
     if as_json:
         print_json(document | {"path": None if path is None else str(path)})
@@ -66,11 +71,16 @@ def calibrate(
 
 
 def _measure(
-    kind: Literal["auto", "cpu", "cuda", "neuron"], seconds: float, steps: bool, policy: Any, name: str | None
+    kind: Literal["auto", "cpu", "cuda", "neuron"],
+    seconds: float,
+    steps: bool,
+    policy: Any,
+    name: str | None,
+    tell: Tell,
 ) -> tuple[dict[str, Any], Calibration | None]:
     """(the document, the calibration to keep: None without timed steps)"""
     from trueup import __version__
-    from trueup.device import matmul_ceiling, memory_bandwidth, open_device
+    from trueup.device import open_device
     from trueup.schema import Calibration
 
     from .calibrations import platform_name
@@ -78,22 +88,16 @@ def _measure(
     # More sizes are timed in turn than oneDNN keeps programs for: it would compile them again in each round.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
     began = time.perf_counter()
+    tell("loading PyTorch")
     with contextlib.closing(open_device(kind)) as device:
         threads, why = device.choose_threads()
         about = {"kind": device.kind, "name": device.name, "threads": threads, "threads_reason": why}
         rates: dict[str, StepRates] = {}
         more: dict[str, Measurement] = {}
         if steps:  # before the ceilings, which have the library compile for some of the same products
-            chosen, of_policy, more = _of_steps(device, policy, seconds)
+            chosen, of_policy, more = _of_steps(device, policy, seconds, tell)
             rates = {chosen: of_policy}
-        found = {
-            f"matmul_ceiling_{dtype}_flops_per_s": matmul_ceiling(
-                device, dtype, budget_s=seconds
-            ).measurement()
-            for dtype in ("fp32", "bf16")
-        }
-        found["memory_bandwidth_bytes_per_s"] = memory_bandwidth(device, budget_s=seconds).measurement()
-        found |= more
+        found = _ceilings(device, seconds, tell) | more
         kept_as = name or platform_name(f"{device.name} {threads}" if device.kind == "cpu" else device.name)
     document = {
         "device": about,
@@ -118,7 +122,22 @@ def _measure(
     )
 
 
-def _of_steps(device: Device, policy: Any, seconds: float) -> tuple[str, StepRates, dict[str, Measurement]]:
+def _ceilings(device: Device, seconds: float, tell: Tell) -> dict[str, Measurement]:
+    from trueup.device import matmul_ceiling, memory_bandwidth
+
+    found = {}
+    for dtype in ("fp32", "bf16"):
+        tell(f"timing {dtype} products for their ceiling")
+        ceiling = matmul_ceiling(device, dtype, budget_s=seconds)
+        found[f"matmul_ceiling_{dtype}_flops_per_s"] = ceiling.measurement()
+    tell("timing reads of memory")
+    found["memory_bandwidth_bytes_per_s"] = memory_bandwidth(device, budget_s=seconds).measurement()
+    return found
+
+
+def _of_steps(
+    device: Device, policy: Any, seconds: float, tell: Tell
+) -> tuple[str, StepRates, dict[str, Measurement]]:
     """(precision policy, its rates, what else was measured on the way)"""
     from trueup.analysis.predict_fit import fitted, spread
     from trueup.analysis.predict_products import ProductTable
@@ -129,14 +148,13 @@ def _of_steps(device: Device, policy: Any, seconds: float) -> tuple[str, StepRat
 
     precision = choose_precision(policy, device)
     dtype = "bf16" if precision.compute_dtype == "bfloat16" else "fp32"
-    say(f"timing {dtype} products and training steps of small random models, in turn")
+    tell(f"{dtype} products of every size, for the first time")
     products = TimedProducts(device, dtype)
+    tell("making small random models, and doing each of their training steps once")
     probes = ProbedSteps(device, precision, budget_s=MODELS_PART * seconds)
-    meter, rounds, stop = _PowerMeter(device), 0, time.perf_counter() + ROUNDS_PART * seconds
-    while rounds < FEWEST_ROUNDS or time.perf_counter() < stop:
-        products.round()
-        probes.round(meter.read)
-        rounds += 1
+    meter = _PowerMeter(device)
+    tell(f"timing {dtype} products and these steps, in turn")
+    _in_rounds(products, probes, meter, ROUNDS_PART * seconds, tell)
     times = products.times()
     table = ProductTable(times)
     term_s, errors = fitted(probes.timed(table))
@@ -156,6 +174,18 @@ def _of_steps(device: Device, policy: Any, seconds: float) -> tuple[str, StepRat
     )
     base_bytes = max(0.0, probes.base_host_bytes - products.program_bytes)
     return precision.policy, rates, _beside(base_bytes) | {"power_w": meter.mean()}
+
+
+def _in_rounds(
+    products: TimedProducts, probes: ProbedSteps, meter: _PowerMeter, seconds: float, tell: Tell
+) -> None:
+    """As many rounds as fit into the seconds, and FEWEST_ROUNDS at the least."""
+    rounds, stop = 0, time.perf_counter() + seconds
+    while rounds < FEWEST_ROUNDS or time.perf_counter() < stop:
+        rounds += 1
+        tell(f"round {rounds}: {max(0.0, stop - time.perf_counter()):.0f} s to go")
+        products.round()
+        probes.round(meter.read)
 
 
 def _over(of_steps: list[float], of_products: list[float]) -> float:
