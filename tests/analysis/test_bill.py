@@ -120,6 +120,17 @@ def test_dollars_per_million_tokens() -> None:
     assert steady.ci_method.startswith("within_run")
 
 
+@pytest.mark.parametrize(("share", "told"), [(2.34, True), (0.5, True), (0.49, False)])
+def test_steps_that_vary_by_much_are_said_with_their_steady_figure(share: float, told: bool) -> None:
+    rate = Measurement(value=240.0, unit="tokens/s", kind="derived")
+    jitter = Measurement(value=share, unit="1", kind="derived")
+    both = {"useful_tokens_per_s_steady": rate, "step_jitter_share": jitter}
+    notes = make_bill(make_record().model_copy(update={"measurements": both})).notes
+    assert any(f"step times vary by {share:.0%} (" in note for note in notes) is told
+    alone = make_record().model_copy(update={"measurements": {"step_jitter_share": jitter}})
+    assert not any("vary" in note for note in make_bill(alone).notes)
+
+
 @pytest.mark.parametrize(
     ("usd_per_hour", "tokens_per_s", "usd_per_million"),
     [(21.50, 12_275, 0.487), (8.197, 12_275, 0.185), (55.04, 8 * 12_273, 0.156)],

@@ -20,7 +20,7 @@ from trueup.analysis.measure import summarize
 from trueup.report import html, plots
 from trueup.report.terminal import bill_text
 from trueup.report.wording import dollars, line_label
-from trueup.schema import Event, InputError, RunRecord, StorageError
+from trueup.schema import Event, InputError, Measurement, RunRecord, StorageError
 
 MOST_BYTES = 1_500_000
 HOSTILE = "</style></title><script>alert(1)</script><img src=x onerror=alert(2)>\"'{{7*7}} $x^{$ & \x1b[31m"
@@ -207,6 +207,14 @@ def test_a_run_that_left_nothing_still_has_a_page() -> None:
 def test_a_bill_without_useful_tokens_gives_the_reason() -> None:
     text = page(make_record(steps=0, state="failed", reason="out of memory in step 1"))
     assert "no step was trained" in text
+
+
+def test_a_steady_figure_of_few_steps_says_so() -> None:
+    few = Measurement(value=0.16, unit="USD/1e6 tokens", kind="derived", n=12)
+    record = make_record()
+    bill = make_sample_bill(record, usd_per_million_useful_tokens_steady=few)
+    text = html.render([record], bills={record.header.id: bill})
+    assert "<small>12 steps, too few for an interval</small>" in text
 
 
 def test_losses_that_are_not_numbers_are_left_out_of_the_plot() -> None:

@@ -17,7 +17,7 @@ from rich.console import Console, RenderableType
 from trueup.report import terminal
 from trueup.report.dataset_text import prepare_text
 from trueup.report.runs_table import runs_table
-from trueup.schema import unavailable
+from trueup.schema import Measurement, unavailable
 
 HOSTILE = "[red]x[/red] \x1b[31mred\x1b[0m\a\u202e [/nope]"
 
@@ -46,6 +46,14 @@ def test_bill_has_headline_lines_and_what_is_known() -> None:
     assert useful[-4:] == ["0.002162", "51.2", "%", "█" * 20]
     total = next(line for line in lines if line.startswith("  total"))
     assert total.split() == ["total", "186.31", "0.004223", "100.0", "%"]
+
+
+def test_a_steady_figure_of_few_steps_says_so() -> None:
+    few = Measurement(value=0.16, unit="USD/1e6 tokens", kind="derived", n=12)
+    text = shown(
+        terminal.bill_text(make_sample_bill(make_record(), usd_per_million_useful_tokens_steady=few))
+    )
+    assert "steady $0.1600 (12 steps, too few for an interval)" in text
 
 
 def test_lines_of_nothing_are_left_out() -> None:

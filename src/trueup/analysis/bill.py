@@ -35,6 +35,8 @@ from .outcomes import wall_seconds
 from .silence import in_words
 from .totals import totals_of
 
+UNEVEN = 0.5  # standard deviation over mean of step times, from which it is said
+
 
 class OneOff(Frozen):
     """Work done once, such as debugging, spread evenly over `over` runs."""
@@ -119,10 +121,16 @@ def make_bill(
     total = _total(total_s, price, one_off)
     useful_tokens = useful_tokens_of(record)
     all_in = all_in_cost(total, useful_tokens, f"price {price.kind}")
+    steady = _steady(record, price)
     made_from = _made_from(record, price, one_off)
     budget = budget or budget_of(record.header)
     notes += [event.message for event in record.events if event.kind == "contended_ceiling"][-1:]
     notes += in_words(record.events, wall_s)
+    jitter = value_of(record, "step_jitter_share") or 0.0
+    if steady.value is not None and jitter >= UNEVEN:
+        notes.append(
+            f"step times vary by {jitter:.0%} (standard deviation over mean, steps with an event left out)"
+        )
     if seconds["down_time"]:
         notes.append("down time is billed as if the instance had been kept; subtract its line if it was not")
     stale = stale_price(record.header, price)
@@ -140,7 +148,7 @@ def make_bill(
         wall_s=total_s,
         useful_tokens=useful_tokens,
         usd_per_million_useful_tokens=all_in,
-        usd_per_million_useful_tokens_steady=_steady(record, price),
+        usd_per_million_useful_tokens_steady=steady,
         lines=_lines(seconds, price, one_off, total_usd),
         energy=energy_cost(record, tariff, estimate=estimate_energy),
         budget=judged(budget, all_in, total_usd) if budget else None,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trueup.analysis.totals import steps_of
+from trueup.schema.counting import counted
 
 from .wording import clean, dollars, duration, number, plain, share
 
@@ -119,6 +120,11 @@ def energy_text(energy: EnergyView) -> str | None:
 def interval_name(found: Measurement) -> str:
     """How the interval was made, in a word or two: `within_run: block bootstrap, ...` is `within run`."""
     return clean(found.ci_method or "95% interval").partition(":")[0].replace("_", " ")
+
+
+def no_interval(steps: int) -> str:
+    """Beside the steady figure of a run with few steady steps, which looks as sure as any other."""
+    return f"{counted(steps, 'step')}, too few for an interval"
 
 
 def unavailable_text(measurements: Mapping[str, Measurement], most: int = 3) -> str:

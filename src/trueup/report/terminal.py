@@ -173,6 +173,8 @@ def _steady(steady: Measurement) -> Text:
     if steady.ci is not None:
         low, high = (dollars(edge, dollar_decimals(steady.value)) for edge in steady.ci)
         text.append(f" ({low} to {high} {headline.interval_name(steady)})")
+    elif steady.n is not None:
+        text.append(f" ({headline.no_interval(steady.n)})")
     return text
 
 
