@@ -17,6 +17,9 @@ from .serving_job import BLOCK, Asked, DecodePart, ServingJob, alike, decode_par
 
 Result = dict[str, Any]
 
+TRACE_ROOM = 16  # of the longest requests of the trace: the pool that both who run it have
+TRACE_ROWS = 32  # that trueup computes at once; transformers as many as the pool holds, 256 tokens a step
+
 
 def main() -> None:
     job, into = ServingJob.read(sys.argv[1]), Path(sys.argv[2])
@@ -63,7 +66,7 @@ def _trueup(job: ServingJob) -> Result:
         decode.append(decode_part(batch, times, contexts, read, token))
     trace = None
     if job.trace:
-        engine = _engine(model, job.traced(), rows=16)
+        engine = _engine(model, job.traced(), rows=TRACE_ROWS, room=TRACE_ROOM)
         before = engine.stats()
         trace = _timed(job.traced(), lambda asked: _run(engine, asked))
         after = engine.stats()
@@ -72,13 +75,13 @@ def _trueup(job: ServingJob) -> Result:
     return _result(decode, trace, bandwidth=bandwidth, weights=weights)
 
 
-def _engine(model: Any, asked: list[Asked], *, rows: int) -> Any:
-    """Warm, with room for `rows` of the longest request at once."""
+def _engine(model: Any, asked: list[Asked], *, rows: int, room: int | None = None) -> Any:
+    """Warm, with room for `room` of the longest request, or for `rows`; at most `rows` at once."""
     from trueup.serve.engine import Engine
     from trueup.serve.plan import plan_serving
 
     longest = max(len(one.prompt) + one.new for one in asked)
-    blocks = 1 + rows * -(-longest // BLOCK)
+    blocks = 1 + (room or rows) * -(-longest // BLOCK)
     plan = plan_serving(max_context=longest, blocks=blocks, concurrency=rows, block_size=BLOCK)
     model.new_pool(plan.blocks, plan.block_size)
     engine = Engine(model, plan, eos_ids=frozenset(), prefix_cache=False)
@@ -199,8 +202,9 @@ def _batched(model: Any, asked: list[Asked]) -> int:
     from transformers import ContinuousBatchingConfig
 
     longest = max(len(one.prompt) + one.new for one in asked)
+    blocks = TRACE_ROOM * -(-longest // BLOCK)
     config = ContinuousBatchingConfig(
-        page_size=BLOCK, num_blocks=16 * -(-longest // BLOCK), max_batch_tokens=256, allow_block_sharing=False
+        page_size=BLOCK, num_blocks=blocks, max_batch_tokens=256, allow_block_sharing=False
     )
     made = finished = 0
     with model.continuous_batching_context_manager(
