@@ -50,7 +50,7 @@ def open_for_reading(file: Path, lock_timeout_s: float) -> sqlite3.Connection:
 
 def copy_to_memory(source: sqlite3.Connection | None) -> sqlite3.Connection:
     """A database in memory with the content of `source`, or empty."""
-    memory = _prepared(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False))
+    memory = _prepared(sqlite3.connect(":memory:", isolation_level=None))
     if source is not None:
         source.backup(memory)
     return memory
@@ -150,7 +150,6 @@ def _connect(file: Path, mode: str, lock_timeout_s: float) -> sqlite3.Connection
             uri=True,
             timeout=lock_timeout_s,  # SQLite's busy_timeout
             isolation_level=None,  # sqlite3 would begin by itself, late and without the lock
-            check_same_thread=False,
         )
     )
 
