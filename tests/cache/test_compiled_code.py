@@ -67,5 +67,5 @@ def test_a_tampered_graph_is_dropped_said_and_compiled_anew(home: Path) -> None:
         (store.folder / key / "files" / kept.files[name].sha256).write_bytes(b"evil")
     again = compiled(home)
     assert (again["hit"], again["miss"], again["loss"]) == (0, cold["miss"], cold["loss"])
-    assert f"{len(tampered)} of {len(kept.files)} files are damaged" in again["said"][0]
+    assert f"damaged: {len(tampered)} of {len(kept.files)} files" in again["said"][0]
     assert compiled(home)["miss"] == 0

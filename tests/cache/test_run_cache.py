@@ -94,7 +94,7 @@ def test_what_was_sealed_before_a_kill_stays_and_what_was_not_is_gone(home: Path
 def test_a_run_killed_while_it_sealed_leaves_nothing_that_is_used(home: Path) -> None:
     run(home, FILES)
     (blob(home, "ab/kernel.o").parent / ("0" * 64)).write_bytes(b"unsigned")
-    assert "1 unsigned files of a killed run are removed" in run(home).words
+    assert "1 unsigned file of a killed run removed" in run(home).words
     manifest_file(home).unlink()
     after = run(home, FILES)
     assert after.found == {}
@@ -116,7 +116,7 @@ def test_a_damaged_file_is_dropped_and_said_and_the_rest_stays(
     harm(blob(home, "ab/kernel.o"))
     after = run(home)
     assert after.found == {name: FILES[name] for name in FILES if name != "ab/kernel.o"}
-    assert f"1 of 3 files are damaged ({VARIABLE}/ab/kernel.o is the first)" in after.words
+    assert f"damaged: 1 of 3 files ({VARIABLE}/ab/kernel.o is the first)" in after.words
     again = run(home, FILES)
     assert again.said == []
     assert run(home).found == FILES

@@ -102,8 +102,8 @@ READ_ERROR = httpx.ReadError("connection reset by peer")
     [
         (Script(error=httpx.ConnectError("refused")), "connect", "refused"),
         (Script(error=httpx.RemoteProtocolError("closed without an answer")), "connect", "closed without"),
-        (Script(WHOLE[:1]), "disconnected", "after 1 chunks, before the answer did"),
-        (Script(WHOLE[:1], error=READ_ERROR), "disconnected", "after 1 chunks: connection reset"),
+        (Script(WHOLE[:1]), "disconnected", "after 1 chunk, before the answer did"),
+        (Script(WHOLE[:1], error=READ_ERROR), "disconnected", "after 1 chunk: connection reset"),
         (Script([(0.1, b'data: {"choices": [\n\n')]), "malformed", "not JSON"),
         (Script([(0.1, b"data: [1, 2]\n\n")]), "malformed", "no JSON object"),
         (Script([(0.1, event({"choices": "x"}))]), "malformed", "no list of objects"),

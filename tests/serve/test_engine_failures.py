@@ -34,7 +34,7 @@ def test_a_runner_that_raises_ends_that_steps_requests_with_the_reason_and_no_ot
     runner.fails = lambda batch: True
     [output] = drain(engine)
     assert (output.finish, output.tokens) == ("error", ())
-    assert output.reason == "a step of 1 requests failed: RuntimeError: the device is lost"
+    assert output.reason == "a step of 1 request failed: RuntimeError: the device is lost"
     runner.fails = lambda batch: False
     after = greedy("after", [1, 2, 3])
     engine.add(after)
@@ -66,7 +66,7 @@ def test_a_runner_of_wrong_logits_is_told_so() -> None:
     runner.run = lambda batch: torch.zeros(3)  # type: ignore[method-assign]
     engine.add(greedy("r", [1]))
     [output] = drain(engine)
-    assert "gave logits of (3,) for 1 rows" in (output.reason or "")
+    assert "gave logits of (3,) for 1 row" in (output.reason or "")
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])

@@ -17,6 +17,7 @@ from typing import IO
 
 from trueup.files.whole import needs_another_place, replacing_file
 from trueup.schema import InputError, StorageError
+from trueup.schema.counting import counted
 
 from .manifest import CachedFile, Manifest, NotSignedHereError, UnusableError, now
 from .store import FILES_FOLDER, MANIFEST_FILE, CacheStore
@@ -92,8 +93,8 @@ def _exportable(store: CacheStore, key: str) -> Manifest:
         raise InputError(f"compile cache {key} is not exported: {problem}") from None
     if damaged := store.damaged(manifest):
         raise InputError(
-            f"compile cache {key} is not exported: {len(damaged)} of its files are damaged, the first "
-            f"{damaged[0]}; the next run that uses it compiles them anew"
+            f"compile cache {key} is not exported: it has {counted(len(damaged), 'damaged file')}, the "
+            f"first {damaged[0]}; the next run that uses it compiles them anew"
         )
     return manifest
 

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from trueup.files.lock import take_lock
 from trueup.files.names import is_plain
+from trueup.schema.counting import counted
 
 from . import libraries
 from .manifest import CachedFile, Manifest, NotSignedHereError, UnusableError, key_of, now
@@ -159,8 +160,8 @@ class CompileCache:
         damaged = self._store.copy_out(manifest, content)
         if damaged:
             self._say(
-                f"compile cache {self.key}: {len(damaged)} of {len(manifest.files)} files are damaged "
-                f"({damaged[0]} is the first); they are dropped and compiled anew"
+                f"compile cache {self.key}: damaged: {len(damaged)} of "
+                f"{counted(len(manifest.files), 'file')} ({damaged[0]} is the first); compiled anew"
             )
         whole = {name: file for name, file in manifest.files.items() if name not in damaged}
         self._known = {name: (_seen(content / name), file) for name, file in whole.items()}
@@ -181,7 +182,9 @@ class CompileCache:
             self._drop(problem, writable=writable)
             return None
         if writable and (unnamed := self._store.remove_unnamed(manifest)):
-            self._say(f"compile cache {self.key}: {unnamed} unsigned files of a killed run are removed")
+            self._say(
+                f"compile cache {self.key}: {counted(unnamed, 'unsigned file')} of a killed run removed"
+            )
         return manifest
 
     def _check_signature(self, manifest: Manifest) -> None:

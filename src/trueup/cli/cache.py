@@ -10,6 +10,7 @@ import typer
 
 from trueup.home import find_home
 from trueup.schema import InputError, StorageError
+from trueup.schema.counting import counted
 
 from .output import JSON_OPTION, print_json, print_rich, say
 
@@ -49,7 +50,7 @@ def export_cache(
     if as_json:
         print_json({"key": key, "path": str(path), "files": len(manifest.files), "bytes": size})
     else:
-        say(f"wrote {path}: compile cache {key}, {len(manifest.files)} files")
+        say(f"wrote {path}: compile cache {key}, {counted(len(manifest.files), 'file')}")
 
 
 @app.command("import")
@@ -67,7 +68,7 @@ def import_cache(
     if as_json:
         print_json({"key": manifest.key, "files": len(manifest.files), "bytes": manifest.size_bytes})
     else:
-        say(f"compile cache {manifest.key} imported: {len(manifest.files)} files")
+        say(f"compile cache {manifest.key} imported: {counted(len(manifest.files), 'file')}")
 
 
 @app.command()
@@ -94,7 +95,7 @@ def prune(
         print_json({"removed": removed, "dry_run": dry_run})
     else:
         verb = "would be removed" if dry_run else "removed"
-        say(f"{len(removed)} compile caches {verb}{': ' if removed else ''}{', '.join(removed)}")
+        say(f"{counted(len(removed), 'compile cache')} {verb}{': ' if removed else ''}{', '.join(removed)}")
 
 
 def _entries() -> list[CacheEntry]:

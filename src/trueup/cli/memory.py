@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import typer
 
 from trueup.schema import InputError
+from trueup.schema.counting import counted
 
 from .asked_values import one_of, positive
 from .memory_place import Model, Place, find_model, find_place, process_of, with_memory
@@ -136,8 +137,8 @@ def _kv_types() -> tuple[str, ...]:
 
 def _title(model: Model, place: Place, ask: ServingAsk) -> str:
     return (
-        f"{model.title}, {ask.quant} weights, {ask.kv} keys and values, {ask.concurrency:,} sequences of "
-        f"{ask.context:,} tokens, on {place.title}"
+        f"{model.title}, {ask.quant} weights, {ask.kv} keys and values, "
+        f"{counted(ask.concurrency, 'sequence')} of {counted(ask.context, 'token')}, on {place.title}"
     )
 
 

@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from trueup.schema import RequestError
+from trueup.schema.counting import counted
 
 from .usage import Told, read_usage
 
@@ -63,7 +64,8 @@ class Answer:
         """Raises BrokenAnswerError where the stream has ended before the answer did, or brought no text."""
         if not self.ended and self.finish is None:
             raise BrokenAnswerError(
-                "disconnected", f"the stream ended after {self.chunks} chunks, before the answer did"
+                "disconnected",
+                f"the stream ended after {counted(self.chunks, 'chunk')}, before the answer did",
             )
         if not self.chunks:
             told = "none" if self.usage is None or self.usage.output is None else self.usage.output

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trueup.schema import MissingExtraError, RequestError, RequestResult
+from trueup.schema.counting import counted
 
 from .answer import Answer, BrokenAnswerError, reason_of
 from .sse import EventReader, EventTooLongError
@@ -145,7 +146,7 @@ async def _exchange(
         why = str(error) or type(error).__name__
         if status.code is None:
             raise BrokenAnswerError("connect", why) from None
-        raise BrokenAnswerError("disconnected", f"after {answer.chunks} chunks: {why}") from None
+        raise BrokenAnswerError("disconnected", f"after {counted(answer.chunks, 'chunk')}: {why}") from None
 
 
 async def _read(response: httpx.Response, answer: Answer, now: Clock) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trueup.schema import InputError
+from trueup.schema.counting import counted, counted_as
 
 _LETTERS = (
     "the and for are but not you all can had her was one our out day get has him his how man new now old see "
@@ -68,10 +69,12 @@ def cost_of(counts: dict[int, int | None]) -> WordCost:
         return WordCost()
     each = (many - few) / (PROBE_WORDS[1] - PROBE_WORDS[0])
     if each <= 0:
-        return WordCost(told=f"the server counts {few} tokens in {PROBE_WORDS[0]} words and {many} in more")
+        return WordCost(
+            told=f"the server counts {counted(few, 'token')} in {PROBE_WORDS[0]} words and {many} in more"
+        )
     overhead = few - PROBE_WORDS[0] * each
     exact = each == int(each) and check == overhead + PROBE_WORDS[2] * each
-    told = f"the server's own counts: {overhead:g} tokens and {each:g} a word" + (
+    told = f"the server's own counts: {counted_as(f'{overhead:g}', 'token')} and {each:g} a word" + (
         "" if exact else ", which its count of a third prompt does not bear out: lengths are near, not exact"
     )
     return WordCost(overhead, each, exact, told)

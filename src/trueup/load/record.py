@@ -20,6 +20,7 @@ from trueup.schema import (
     SpanName,
     TrueupError,
 )
+from trueup.schema.counting import counted
 from trueup.schema.protocols import Sink
 from trueup.telemetry import MemorySink, TeeSink, Timeline
 
@@ -73,7 +74,7 @@ class Recording:
         self.sink.header(self.header)
         if first and self._given:
             rows = {name: one.model_dump(mode="json") for name, one in self._given.items()}
-            self.timeline.event(GIVEN_EVENT, f"{len(rows)} measurements were given", measurements=rows)
+            self.timeline.event(GIVEN_EVENT, f"given: {counted(len(rows), 'measurement')}", measurements=rows)
 
     def found(self, served: ServedModel, context: int | None) -> None:
         """Which model the server has."""
@@ -97,7 +98,8 @@ class Recording:
     def progress(self) -> str:
         """after 37 of 200 requests."""
         done = sum(not one.warm_up and one.error != "cancelled" for one in self.kept.requests)
-        return f"after {done} of {self.planned} requests" if self.planned else f"after {done} requests"
+        requests = counted(self.planned or done, "request")
+        return f"after {done} of {requests}" if self.planned else f"after {requests}"
 
     def conclude(self, ending: Ending | None) -> LoadOutcome:
         """Turn the records into measurements, stop the clock, write both."""
@@ -132,13 +134,15 @@ class Recording:
         if any(one.error is None for one in asked):
             return None
         why = f"the first: {asked[0].reason}" if asked else "none was due"
-        reason = f"none of {len(asked)} requests was answered; {why}"
+        reason = f"none of {counted(len(asked), 'request')} was answered; {why}"
         return Ending("failed", reason, TrueupError(reason))
 
     def _tally(self) -> str:
         asked = [one for one in self.kept.requests if not one.warm_up]
         whole = sum(one.error is None for one in asked)
-        return f"all {len(asked)} requests came to an end: {whole} answered, {len(asked) - whole} not"
+        return (
+            f"all {counted(len(asked), 'request')} came to an end: {whole} answered, {len(asked) - whole} not"
+        )
 
     def _extra(self) -> dict[str, Measurement]:
         cpu_s = self._telemetry_cpu_s()

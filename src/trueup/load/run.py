@@ -21,6 +21,7 @@ from trueup.schema import (
     SpanName,
     TrueupError,
 )
+from trueup.schema.counting import counted, counted_as
 
 from .address import Address, ServedModel, served_model
 from .client import Ask, Target, key_header, open_client, send
@@ -215,7 +216,7 @@ class _Load:
                 raise TrueupError(said + hint if "ignore_eos" in said else said)
             counts[words] = result.prompt_tokens
         cost = cost_of(counts)
-        self._recording.choose("prompt_words", f"{cost.each:g} tokens a word", cost.told)
+        self._recording.choose("prompt_words", f"{counted_as(f'{cost.each:g}', 'token')} a word", cost.told)
         if not cost.exact:
             self._timeline.event("warning", f"prompts have near, not exact lengths: {cost.told}")
         return cost
@@ -247,7 +248,8 @@ class _Load:
             self._recording.request(result)
         failed = [result for result in results if result.error is not None]
         if failed:
-            why = f"{len(failed)} of {len(asks)} warm-up requests failed; the first: {failed[0].reason}"
+            told = f"{len(failed)} of {counted(len(asks), 'warm-up request')} failed"
+            why = f"{told}; the first: {failed[0].reason}"
             self._timeline.event("warning", why)
 
     async def _measure(self, http: httpx.AsyncClient, target: Target, plan: Plan, due: list[float]) -> None:

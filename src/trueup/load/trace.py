@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trueup.schema import InputError
+from trueup.schema.counting import counted
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 MOST_ROWS = 1_000_000
@@ -78,7 +79,8 @@ def length_scale(rows: Sequence[TraceRow], context: int, reserve: int) -> float:
     longest = max(row.prompt_tokens + row.output_tokens for row in rows)
     room = context - reserve
     if room < 2:
-        raise InputError(f"a context of {context} tokens leaves no room for a prompt and an answer")
+        tokens = counted(context, "token")
+        raise InputError(f"a context of {tokens} leaves no room for a prompt and an answer")
     return min(1.0, room / longest)
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from trueup.schema import InputError, TrueupError
+from trueup.schema.counting import counted
 
 from .answer import AnswerText
 from .codec import Codec
@@ -45,7 +46,7 @@ class Local:
         room = self._most_tokens - len(prompt)
         if room < 1:
             raise InputError(
-                f"the conversation has {len(prompt)} tokens, and the model's context is "
+                f"the conversation has {counted(len(prompt), 'token')}, and the model's context is "
                 f"{self._most_tokens}: begin a new one"
             )
         sampling = Sampling(min(max_tokens, room), temperature=temperature, seed=seed)
@@ -99,7 +100,7 @@ class Remote:
                     tokens += 1  # one a chunk, until the server says how many there were
                     yield piece.encode("utf-8", "replace").decode(), tokens
         if not finished:
-            raise TrueupError(f"{self._root}: the answer broke off after {tokens} tokens")
+            raise TrueupError(f"{self._root}: the answer broke off after {counted(tokens, 'token')}")
 
     def _first_model(self) -> str:
         url = f"{self._root}/models"

@@ -13,6 +13,7 @@ import torch
 from trueup.device.memory_errors import is_out_of_memory
 from trueup.model.step_batch import StepBatch, padding_batch
 from trueup.schema import InputError, TrueupError
+from trueup.schema.counting import counted, counted_as
 
 from .batch import assemble
 from .blocks import BlockManager
@@ -131,7 +132,7 @@ class Engine:
 
     def _refuse_what_never_fits(self, prompt: int, max_tokens: int) -> None:
         wanted, plan = prompt + max_tokens, self.plan
-        asked = f"a prompt of {prompt} tokens and max_tokens {max_tokens}"
+        asked = f"a prompt of {counted_as(str(prompt), 'token')} and max_tokens {max_tokens}"
         if wanted > plan.max_context:
             raise RefusedError(
                 f"{asked} need {wanted} tokens of context; this model serves {plan.max_context}: "
@@ -143,7 +144,7 @@ class Engine:
         blocks = plan.blocks_for(wanted - 1)  # the last token is sampled and never computed
         if blocks > plan.usable_blocks:
             raise RefusedError(
-                f"{asked} need {blocks} blocks of {plan.block_size} tokens; the whole pool has "
+                f"{asked} need {blocks} blocks of {counted(plan.block_size, 'token')}; the whole pool has "
                 f"{plan.usable_blocks}: shorten the prompt, lower max_tokens or serve with a larger pool",
                 needs=blocks,
                 has=plan.usable_blocks,
@@ -176,7 +177,8 @@ class Engine:
         self._steps += 1
         logits_BV = self._runner.run(batch)
         if logits_BV.ndim != 2 or logits_BV.shape[0] != step.shape[0]:
-            raise TrueupError(f"the runner gave logits of {tuple(logits_BV.shape)} for {step.shape[0]} rows")
+            rows = counted(step.shape[0], "row")
+            raise TrueupError(f"the runner gave logits of {tuple(logits_BV.shape)} for {rows}")
         return logits_BV[: len(step.rows)].float().cpu()
 
     def _clear(self, slots: torch.Tensor) -> None:
@@ -209,7 +211,7 @@ class Engine:
         self._failed_steps += 1
         if is_out_of_memory(error) and self._scheduler.shrink(step):
             return []
-        reason = f"a step of {len(step.rows)} requests failed: {_words(error)}"
+        reason = f"a step of {counted(len(step.rows), 'request')} failed: {_words(error)}"
         return [self._finish(row.sequence, (), "error", reason) for row in step.rows]
 
     def _not_finite(self, row: Row) -> Output:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trueup.schema import InputError
+from trueup.schema.counting import counted
 
 StepShape = tuple[int, int, int]  # (B, Q, W)
 
@@ -51,8 +52,8 @@ class ServingPlan:
         )
         if not covered:
             raise InputError(
-                f"serving plan: its shapes do not cover {self.max_rows} rows, chunks of {self.prefill_chunk} "
-                f"and {self.max_context} tokens of context; make it by plan_serving"
+                f"serving plan: its shapes do not cover {counted(self.max_rows, 'row')}, chunks of "
+                f"{self.prefill_chunk} and {self.max_context} tokens of context; make it by plan_serving"
             )
 
     @property
@@ -108,7 +109,8 @@ class ServingPlan:
             return choice[bisect_left(choice, rows)], tokens, context
         except IndexError:
             raise InputError(
-                f"serving plan: no shape for {rows} rows of {new_tokens} new tokens over {blocks} blocks"
+                f"serving plan: no shape for {counted(rows, 'row')} of "
+                f"{counted(new_tokens, 'new token')} over {counted(blocks, 'block')}"
             ) from None
 
     def next_chunk(self, remaining: int, most: int | None = None) -> int:
@@ -175,9 +177,9 @@ def plan_serving(
         if len(plan.shapes()) <= most_shapes:
             return plan
     raise InputError(
-        f"serving plan: {len(plans[-1].shapes())} shapes at the least for {concurrency} rows and "
-        f"{max_context} tokens of context; most_shapes is {most_shapes}: raise it, or lower the context or "
-        "the rows"
+        f"serving plan: {counted(len(plans[-1].shapes()), 'shape')} at the least for "
+        f"{counted(concurrency, 'row')} and {max_context} tokens of context; most_shapes is "
+        f"{most_shapes}: raise it, or lower the context or the rows"
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Literal
 
 from trueup.schema import TrueupError
+from trueup.schema.counting import counted
 
 from .admission import BusyError, DrainingError, Finishes, NotReadyError, ServiceError
 from .answer import Piece
@@ -128,7 +129,7 @@ class Service:
             raise ServiceError(f"the engine has failed and answers nothing any more: {self.reason}")
         if len(self._open) + more > self.room:
             raise BusyError(
-                f"{len(self._open)} answers are under way or waiting, and {self.room} are taken at once; "
+                f"{counted(len(self._open), 'answer')} under way or waiting, of {self.room} taken at once; "
                 "try again later",
                 self._finishes.retry_after_s(len(self._open) + more - self.room),
             )
