@@ -7,7 +7,8 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -176,19 +177,28 @@ def test_available_memory_is_read_in_bytes() -> None:
     )
 
 
+@contextmanager
+def spent(cpu_s: float, memory_bytes: int = 0) -> Iterator[int]:
+    """The id of a child of this process that has spent so much CPU time and holds memory, and now waits."""
+    code = (
+        f"import time\nheld = bytearray({memory_bytes})\nbegan = time.process_time()\n"
+        f"while time.process_time() - began < {cpu_s}: pass\nprint('done', flush=True)\ninput()"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"done\n"
+        yield child.pid
+    finally:
+        child.communicate(b"\n")
+
+
 def test_a_child_counts_as_ours() -> None:
     tree = process_tree()
     before_s, before_bytes = tree.read()
-    code = (
-        "x = bytearray(80 << 20)\nimport time\nt = time.process_time()\n"
-        "while time.process_time() - t < 0.2: pass\ninput()"
-    )
-    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
-    try:
+    with spent(0.2, 80 << 20):
         wait_for(lambda: (tree.read()[0] - before_s) > 0.2)
         assert tree.read()[1] - before_bytes > 60 << 20
-    finally:
-        child.communicate(b"\n")
     # ended and waited for: its time stays with us, its memory does not
     after_s, after_bytes = tree.read()
     assert after_s - before_s > 0.2
@@ -199,22 +209,14 @@ def test_a_child_counts_as_ours() -> None:
 def test_the_other_ranks_of_a_machine_are_the_run_not_its_neighbours(kind: str) -> None:
     if kind == "LinuxTree" and not sys.platform.startswith("linux"):
         pytest.skip("no /proc here")
-    sibling_code = "import time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\ninput()"
-    sibling = subprocess.Popen(
-        [sys.executable, "-c", sibling_code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
     code = (
         f"from trueup.telemetry.process_tree import {kind}\n"
         f"alone, together = {kind}(siblings=False).read(), {kind}(siblings=True).read()\n"
         "print(together[0] - alone[0], together[1] - alone[1])"
     )
-    try:
-        assert sibling.stdout is not None
-        assert sibling.stdout.readline() == b"done\n"
+    with spent(0.3) as sibling:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        own_s, others_bytes = time.process_time(), psutil.Process(sibling.pid).memory_info().rss
-    finally:
-        sibling.communicate(b"\n")
+        own_s, others_bytes = time.process_time(), psutil.Process(sibling).memory_info().rss
     more_s, more_bytes = (float(word) for word in done.stdout.split())
     assert more_s > own_s * 0.9 + 0.3 - 0.05  # this process, which launched both, and the sibling
     assert more_bytes > others_bytes
@@ -224,21 +226,13 @@ def test_the_other_ranks_of_a_machine_are_the_run_not_its_neighbours(kind: str) 
 def test_a_process_that_is_named_is_no_neighbour_though_another_started_it(kind: str) -> None:
     if kind == "LinuxTree" and not sys.platform.startswith("linux"):
         pytest.skip("no /proc here")
-    server_code = "import time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\ninput()"
-    server = subprocess.Popen(
-        [sys.executable, "-c", server_code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    code = (
-        f"from trueup.telemetry.process_tree import {kind}\n"
-        f"alone, together = ({kind}(siblings=False, also=also).read()[0] for also in ([], [{server.pid}]))\n"
-        "print(together - alone)"
-    )
-    try:
-        assert server.stdout is not None
-        assert server.stdout.readline() == b"done\n"
+    with spent(0.3) as server:
+        code = (
+            f"from trueup.telemetry.process_tree import {kind}\n"
+            f"alone, together = ({kind}(siblings=False, also=also).read()[0] for also in ([], [{server}]))\n"
+            "print(together - alone)"
+        )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    finally:
-        server.communicate(b"\n")
     assert float(done.stdout) > 0.3 - 0.05
 
 
