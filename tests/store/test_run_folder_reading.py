@@ -188,6 +188,26 @@ def test_a_gone_process_on_this_machine_means_interrupted_at_once(tmp_path: Path
     assert read_run_folder(folder).header.state == "running"
 
 
+@pytest.mark.parametrize(
+    ("argv", "given"),
+    [
+        (["trueup", "train", "my own.yaml", "--set", "seed=3"], "'my own.yaml' --set seed=3"),
+        (["trueup", "train", "r.yaml", "--resume", "auto", "--set", "seed=3"], "r.yaml --set seed=3"),
+        (["trueup", "train", "--resume=auto", "r.yaml"], "r.yaml"),
+        (["study.py"], "RECIPE"),  # from a Python program
+        (None, "RECIPE"),
+    ],
+)
+def test_a_killed_run_that_had_saved_itself_says_how_to_go_on(
+    tmp_path: Path, argv: list[str] | None, given: str
+) -> None:
+    folder = running(tmp_path, age_s=100, heartbeat_age_s=90, environment={"process": {"argv": argv}})
+    assert "go on" not in (read_run_folder(folder).header.reason or "")
+    (folder / "checkpoints" / "00000400").mkdir(parents=True)
+    read = read_run_folder(folder).header
+    assert (read.reason or "").endswith(f"; go on: trueup train {given} --resume {read.id}")
+
+
 def test_a_process_that_died_before_its_header_adds_nothing_to_the_run(tmp_path: Path) -> None:
     """Its time is down time: nobody worked. It must not be taken for the killed process's."""
     folder = running(tmp_path, age_s=100, heartbeat_age_s=40)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,6 +33,7 @@ from trueup.schema import (
     SpanTotal,
     Step,
 )
+from trueup.schema.counting import counted
 from trueup.schema.measurement import Frozen
 from trueup.schema.run import (
     CHECKPOINTS_FOLDER,
@@ -259,13 +261,25 @@ def _fill_holes(segments: tuple[Segment, ...], wall_s: float) -> tuple[Segment, 
 def _how_far(path: Path, record: RunRecord) -> str:
     """The last step, and how to go on where the run has saved itself; of a load run, how many requests."""
     if record.kind == "load":
-        return f"after {len(record.requests)} requests"
+        return f"after {counted(sum(not one.warm_up for one in record.requests), 'request')}"
     last = f"after step {record.steps[-1].step}" if record.steps else "before the first step"
     try:
         saved = any(name.isdigit() for name in os.listdir(path / CHECKPOINTS_FOLDER))
     except OSError:
         saved = False
-    return f"{last}; go on: trueup train RECIPE --resume {record.header.id}" if saved else last
+    return f"{last}; go on: {_again(record)}" if saved else last
+
+
+def _again(record: RunRecord) -> str:
+    """The command that goes on, as a shell takes it: the one that began the run, where one did."""
+    process = record.header.environment.get("process")
+    argv = process.get("argv") if isinstance(process, dict) else None
+    began = isinstance(argv, list) and argv[1:2] == ["train"]
+    given = [str(word) for word in argv[2:]] if began else ["RECIPE"]
+    resumed = [at for at, word in enumerate(given) if word.partition("=")[0] == "--resume"]
+    for at in reversed(resumed):
+        del given[at : at + (1 if "=" in given[at] else 2)]
+    return shlex.join(["trueup", "train", *given, "--resume", record.header.id])
 
 
 def _closed(header: RunHeader, wall_s: float, stopped: str | None) -> RunHeader:
