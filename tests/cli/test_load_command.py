@@ -194,7 +194,9 @@ def test_a_load_that_was_killed_is_listed_by_its_name_and_keeps_it(loaded: Path,
     assert (listed["name"], listed["state"], listed["output_tokens"]) == ("before", "interrupted", None)
     again = ("load", "http://127.0.0.1:9", "--rate", "1", "--name", "before")
     refused(main(*again), 2, f"run {run} has this name")
-    (folder / "requests.jsonl").write_text("")  # killed before its first answer
+    first = json.loads((folder / "requests.jsonl").read_text().splitlines()[0])
+    # killed in its warm-up, before its first answer
+    (folder / "requests.jsonl").write_text(json.dumps(first | {"warm_up": True}) + "\n")
     assert main(*again).code == 1
 
 

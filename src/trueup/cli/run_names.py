@@ -58,10 +58,11 @@ def _keeps_its_name(run: RunSummary, folder: Path) -> bool:
     """A run that ended before its first step or answer, by a mistake in the recipe say, does not."""
     if run.useful_tokens or run.output_tokens or run.state in ("running", "finished"):
         return True
-    from trueup.schema.run import MEASUREMENTS_FILE, REQUESTS_FILE, STEPS_FILE
+    from trueup.schema.run import MEASUREMENTS_FILE
+    from trueup.store import read_run_folder
 
     if (folder / MEASUREMENTS_FILE).exists():
         return False
     # killed before it summed itself up: what it had done by then is in its folder
-    done = (folder / name for name in (STEPS_FILE, REQUESTS_FILE))
-    return any(file.exists() and file.stat().st_size for file in done)
+    done = read_run_folder(folder, samples=False)
+    return bool(done.steps) or any(not one.warm_up and one.error is None for one in done.requests)
