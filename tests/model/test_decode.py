@@ -70,18 +70,41 @@ def test_biases_a_head_of_its_own_and_a_full_step_are_taken_too(tmp_path: Path, 
     torch.testing.assert_close(found[0], found[1], atol=1e-4 if served_as == "fp32" else 2e-3, rtol=0)
 
 
+@pytest.mark.parametrize("block_size", [1, 16, 64])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(2, 2, 64), (6, 2, 80), (4, 1, 128), (7, 1, 32)])
+def test_any_heads_and_blocks_give_the_logits_of_torchs_operators(
+    tmp_path: Path, heads: int, kv_heads: int, head_dim: int, block_size: int
+) -> None:
+    """The first row's context is its new token alone."""
+    shape = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim}
+    write_tiny(tmp_path, tied_head=True, **SIZES | {"hidden_size": 16 * heads} | shape)
+    found = []
+    for model in with_and_without(tmp_path, "fp32"):
+        paged = Paged(model, rows=4, block_size=block_size, context=72)
+        prompts = sequences(4, (1, 16, 70, 33))
+        paged.step([prompt[:-1] or prompt for prompt in prompts])
+        paged.rows[0].done = 0
+        found.append(paged.step([[7], [8], [9], [10]]))
+    torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("served_as", ["fp32", "int8"])
 def test_a_row_has_the_same_bits_in_any_company(folder: Path, served_as: ServedAs) -> None:
+    """Of seven rows the first four, the next two and the last are multiplied together."""
     model, _ = with_and_without(folder, served_as)
-    prompts = sequences(7, LENGTHS)
-    company = Paged(model, rows=4, block_size=4, context=40)
+    lengths = (*LENGTHS, *LENGTHS[:3])
+    prompts = sequences(7, lengths)
+    company = Paged(model, rows=7, block_size=4, context=40)
     company.step(prompts)
-    found = company.step([[7], [8], [9], [10]])[0]
-    alone = Paged(model, rows=1, block_size=4, context=40)
-    alone.step(prompts[:1])  # prefill differs by rounding: the other's takes its place
-    for own, other in zip(alone.pool.layers, company.pool.layers, strict=True):
-        own[torch.tensor(alone.slots(0, LENGTHS[0]))] = other[torch.tensor(company.slots(0, LENGTHS[0]))]
-    assert torch.equal(alone.step([[7]])[0], found)
+    found = company.step([[7 + row] for row in range(7)])
+    for row in (0, 3, 4, 6):
+        alone = Paged(model, rows=1, block_size=4, context=40)
+        alone.step([prompts[row]])  # prefill differs by rounding: the other's takes its place
+        for own, other in zip(alone.pool.layers, company.pool.layers, strict=True):
+            own[torch.tensor(alone.slots(0, lengths[row]))] = other[
+                torch.tensor(company.slots(row, lengths[row]))
+            ]
+        assert torch.equal(alone.step([[7 + row]])[0], found[row])
 
 
 def test_no_number_of_threads_changes_a_bit(folder: Path) -> None:

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <omp.h>
-#ifdef __AVX512F__
+#ifdef __FMA__
 #include <immintrin.h>
 #endif
 
@@ -66,6 +66,16 @@ inline Floats load(const int8_t* at) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))));
 #else
     return __builtin_convertvector(__builtin_convertvector(*reinterpret_cast<const Bytes*>(at), Ints), Floats);
+#endif
+}
+// By its name, since a compiler may leave some products of one loop unfused, and then their bits differ.
+inline Floats fused(Floats a, Floats b, Floats sum) {
+#ifdef __AVX512F__
+    return _mm512_fmadd_ps(a, b, sum);
+#elif defined __FMA__
+    return _mm256_fmadd_ps(a, b, sum);
+#else
+    return a * b + sum;
 #endif
 }
 inline void store(float* at, Floats values) { *reinterpret_cast<Floats*>(at) = values; }
@@ -123,7 +133,10 @@ void tile(const float* x, const Weight* weight, int64_t inputs, float* totals) {
         for (int row = 0; row < ROWS; row++) {
             Floats own = load(x + row * inputs + i);
 #pragma GCC unroll 16
-            for (int o = 0; o < OUTPUTS; o++) sums[row * OUTPUTS + o] += own * columns[o];
+            for (int o = 0; o < OUTPUTS; o++) {
+                Floats& sum = sums[row * OUTPUTS + o];
+                sum = fused(own, columns[o], sum);
+            }
         }
     }
     Floats all = sums_of<ROWS * OUTPUTS>(sums);
