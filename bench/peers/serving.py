@@ -71,7 +71,9 @@ def _trueup(job: ServingJob) -> Result:
         trace = _timed(job.traced(), lambda asked: _run(engine, asked))
         after = engine.stats()
         trace["steps"] = after.steps - before.steps
-        trace["padding_share"] = 1 - after.useful_tokens / after.processed_tokens
+        trace["recomputed_tokens"] = after.recomputed_tokens - before.recomputed_tokens
+        done = after.useful_tokens + after.recomputed_tokens
+        trace["padding_share"] = 1 - done / after.processed_tokens
     return _result(decode, trace, bandwidth=bandwidth, weights=weights)
 
 
