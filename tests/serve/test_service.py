@@ -120,7 +120,7 @@ def test_one_that_leaves_while_it_waits_is_never_computed() -> None:
 
     async def test(service: Service, engine: FakeEngine) -> None:
         (first,) = await service.submit([ask()])
-        await asyncio.to_thread(in_step.wait, WAIT_S)
+        assert await asyncio.to_thread(in_step.wait, WAIT_S)
         waiting = asyncio.create_task(service.submit([ask(prompt=b"later")]))
         await asyncio.sleep(0)
         waiting.cancel()
