@@ -12,6 +12,7 @@ from math import fsum
 from typing import Any, NamedTuple
 
 from trueup.schema import Measurement, RequestResult, RunRecord, Sample
+from trueup.schema.counting import counted
 
 from .load_latency import of_latency
 from .load_limits import Limits, limits_of, within
@@ -149,7 +150,7 @@ def _in_time(sorted_: _Sorted, stretch: Stretch | None, limits: Limits) -> Found
     }
     kept = [(one, within(one, limits)) for one in whole]
     if untold := sum(verdict is None for _, verdict in kept):
-        reason = f"{untold} answers came without a token count, so their TPOT is not known"
+        reason = f"{counted(untold, 'answer')} came without a token count, so their TPOT is not known"
         return found | {n: load_missing(n, reason) for n in ("goodput_requests_per_s", "goodput_share")}
     good = [one for one, verdict in kept if verdict]
     what = f"whole answers with {limits.words}" if limits != Limits() else f"whole answers; {limits.words}"

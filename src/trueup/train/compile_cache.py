@@ -14,6 +14,7 @@ from trueup.cache import CacheStore, key_of, opened
 from trueup.cache.archive import export_cache, import_cache
 from trueup.checkpoint.folder import checkpoints_of
 from trueup.schema import SpanName, TrueupError
+from trueup.schema.counting import counted
 
 from .resume import Resume
 from .saves import COMPILE_CACHE
@@ -67,7 +68,7 @@ def compile_cache(
             )
             cache = stack.enter_context(opening)
         if cache.kept_files:
-            note(f"compile cache {cache.key}: {cache.kept_files} files of earlier runs")
+            note(f"compile cache {cache.key}: {counted(cache.kept_files, 'file')} of earlier runs")
         try:
             with _environment(cache.environment):
                 yield seal
