@@ -274,8 +274,9 @@ def _again(record: RunRecord) -> str:
     """The command that goes on, as a shell takes it: the one that began the run, where one did."""
     process = record.header.environment.get("process")
     argv = process.get("argv") if isinstance(process, dict) else None
-    began = isinstance(argv, list) and argv[1:2] == ["train"]
-    given = [str(word) for word in argv[2:]] if began else ["RECIPE"]
+    given = ["RECIPE"]
+    if isinstance(argv, list) and argv[1:2] == ["train"]:
+        given = [str(word) for word in argv[2:]]
     resumed = [at for at, word in enumerate(given) if word.partition("=")[0] == "--resume"]
     for at in reversed(resumed):
         del given[at : at + (1 if "=" in given[at] else 2)]
