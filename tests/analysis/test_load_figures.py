@@ -148,7 +148,7 @@ def test_without_limits_goodput_is_every_whole_answer_and_says_so() -> None:
 def test_a_limit_on_tpot_without_token_counts_makes_goodput_unknown() -> None:
     asked = [request(0, 0.0, output_tokens=None, prompt_tokens=None)]
     found = summarize_load(make_load(asked, load={"limits": {"tpot_s": 1.0}}))
-    assert "1 answers came without a token count" in (found["goodput_share"].reason or "")
+    assert "1 answer came without a token count" in (found["goodput_share"].reason or "")
 
 
 def test_an_answer_of_one_token_has_no_tpot_and_breaks_no_limit_on_it() -> None:

@@ -48,7 +48,7 @@ def test_an_empty_cache_is_filled_from_the_checkpoint(session: Session, home: Pa
     shutil.rmtree(CacheStore(home).folder)
     names, said = found(session, home, resume)
     assert names == ["kernel.o"]
-    assert [message.endswith("1 files of earlier runs") for message in said] == [True]
+    assert [message.endswith("1 file of earlier runs") for message in said] == [True]
 
 
 def test_what_another_home_signed_is_used_on_trust_alone(

@@ -57,7 +57,7 @@ def test_what_is_compiled_is_kept_and_found_by_the_next(
     assert said == []
     with compile_cache(session, home, trust=False, say=said.append):
         assert (Path(os.environ[VARIABLE]) / "kernel.o").read_bytes() == b"code"
-    assert said == [f"compile cache {key}: 1 files of earlier runs"]
+    assert said == [f"compile cache {key}: 1 file of earlier runs"]
     assert events(session)[-1:] == said
 
 
