@@ -162,7 +162,7 @@ def test_cleared_slots_have_no_numbers_left_of_their_owner(model: InferenceModel
 
 
 def test_a_later_token_does_not_move_the_logits_of_an_earlier_one(model: InferenceModel) -> None:
-    """As masked attention that is silently not causal would."""
+    """transformers#48296: masked attention that is silently not causal."""
 
     def logits(last: int) -> torch.Tensor:
         (prompt,) = sequences(1, (12,))

@@ -2,9 +2,10 @@
 
 Where prompts wait for their chunks and others decode, steps of the two kinds alternate, so neither waits for
 more than one step of the other. A prompt that begins like one under way waits for what the two have in
-common, which is thereby computed once. Blocks for all known tokens of a request are taken when it is
-admitted; one that needs a further block while none is free takes it from the youngest, which is computed
-again later. So the oldest always advances, and everybody becomes the oldest.
+common, which is thereby computed once; nobody overtakes it, and the wait ends with that part. Blocks for all
+known tokens of a request are taken when it is admitted; one that needs a further block while none is free
+takes it from the youngest, which is computed again later. So the oldest always advances, and everybody
+becomes the oldest.
 """
 
 from __future__ import annotations
