@@ -219,7 +219,7 @@ def test_only_what_is_whole_and_signed_is_exported(home: Path, tmp_path: Path) -
         export_cache(home, KEY, tmp_path / "no folder" / "x.zip")
     content = blob(home, "ab/kernel.o").read_bytes()
     blob(home, "ab/kernel.o").write_bytes(b"other")
-    with pytest.raises(InputError, match=r"damaged, the first \S*ab/kernel.o"):
+    with pytest.raises(InputError, match=r"1 damaged file, the first \S*ab/kernel.o"):
         export_cache(home, KEY, out)
     blob(home, "ab/kernel.o").write_bytes(content)
     (home / "signing.key").unlink()
