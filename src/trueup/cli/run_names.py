@@ -33,7 +33,9 @@ def new_name(asked: str | None, default: str) -> str:
 
         with open_store() as store:
             runs, folders = store.runs(), find_home().runs
-        taken = {run.name: run.id for run in runs if _keeps_its_name(run, folders / run.id)}
+        # of the names that may be given: whether a run keeps its own can take reading its folder
+        alike = (run for run in runs if run.name == asked or run.name.startswith(default))
+        taken = {run.name: run.id for run in alike if _keeps_its_name(run, folders / run.id)}
     except StorageError as error:  # a run is worth more than its place in the database
         say(f"note: {error} This run is recorded in its folder and taken in later.")
     for name in filter(None, (asked, default)):
