@@ -162,7 +162,7 @@ async def serve(
     )
     server = _Server(config, shutdown)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
-    watching = asyncio.create_task(_outlive(parent, shutdown, orphaned))
+    watching = asyncio.create_task(_watch_parent(parent, shutdown, orphaned))
     service.start()
     failure: ServiceError | None = None
     cut = 0
@@ -193,7 +193,7 @@ async def _drained(service: Service, shutdown: Shutdown, drain_s: float) -> int:
     return service.abandon(f"the server is shutting down and has waited {drain_s:g} s; ask another")
 
 
-async def _outlive(parent: int | None, shutdown: Shutdown, orphaned: Callable[[], None]) -> None:
+async def _watch_parent(parent: int | None, shutdown: Shutdown, orphaned: Callable[[], None]) -> None:
     """Tells, and asks for the end, when the process that started this one is gone."""
     while parent is not None and os.getppid() == parent:
         await asyncio.sleep(LOOK_EVERY_S)
