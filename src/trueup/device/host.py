@@ -33,10 +33,11 @@ CPU_TREE = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True)
 class CpuInfo:
-    """Model and instruction-set flags. `flags` is None where the system does not tell."""
+    """Model, instruction-set flags and vendor. `flags` is None where the system does not tell."""
 
     model: str
     flags: frozenset[str] | None
+    vendor: str = ""  # as the system names it: GenuineIntel, AuthenticAMD
 
     @property
     def virtual(self) -> bool:
@@ -52,8 +53,8 @@ def read_text(path: Path) -> str | None:
 
 
 def cpu_info(path: Path = CPUINFO) -> CpuInfo:
-    """Model name and flags of the first processor."""
-    model, flags = "", None
+    """Of the first processor."""
+    model, flags, vendor = "", None, ""
     for line in (read_text(path) or "").splitlines():
         key, _, value = line.partition(":")
         key = key.strip().lower()
@@ -61,7 +62,9 @@ def cpu_info(path: Path = CPUINFO) -> CpuInfo:
             model = value.strip()
         if key in ("flags", "features") and flags is None:
             flags = frozenset(value.split())
-    return CpuInfo(model or platform.processor() or platform.machine() or "unknown processor", flags)
+        if key == "vendor_id" and not vendor:
+            vendor = value.strip()
+    return CpuInfo(model or platform.processor() or platform.machine() or "unknown processor", flags, vendor)
 
 
 @dataclass(frozen=True)
