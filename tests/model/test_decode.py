@@ -11,14 +11,14 @@ import pytest
 import torch
 from paged_steps import Paged, sequences
 
-from trueup.model.decode import MOST_ROWS, decode_library
+from trueup.model.cpu_program import MOST_ROWS, cpu_program
 from trueup.model.inference import InferenceModel, ServedAs
 from trueup.model.inference_bytes import multiplies_bytes
-from trueup.model.step_batch import StepBatch
+from trueup.model.step_batch import PackedStep, StepBatch
 from trueup.model.tiny import write_tiny
 from trueup.schema import TrueupError
 
-pytestmark = pytest.mark.skipif(isinstance(decode_library(), str), reason="nothing compiles the program here")
+pytestmark = pytest.mark.skipif(isinstance(cpu_program(), str), reason="nothing compiles the program here")
 
 LENGTHS = (21, 1, 34, 8)
 SIZES = {"hidden_size": 64, "intermediate_size": 160}
@@ -168,20 +168,27 @@ def test_weights_of_other_sizes_than_the_config_are_left_to_torch(tmp_path: Path
     assert "other sizes" in model.decoded_by
 
 
-def test_more_rows_than_it_takes_are_left_to_torch(folder: Path) -> None:
+def test_more_rows_than_it_takes_go_through_torchs_products(folder: Path) -> None:
     model, _ = with_and_without(folder, "fp32")
-    paged = Paged(model, rows=1, block_size=4, context=16)
     assert model.decoder is not None
-    for rows, taken in ((MOST_ROWS, True), (MOST_ROWS + 1, False)):
-        assert model.decoder.takes(paged._padded([[7]], (rows, 1, 4)), paged.pool) is taken
+    found = []
+    for own in with_and_without(folder, "fp32"):
+        paged = Paged(own, rows=MOST_ROWS + 1, block_size=4, context=24)
+        paged.step(sequences(MOST_ROWS + 1, LENGTHS[:2]))
+        step = [[row] for row in range(MOST_ROWS + 1)]
+        for rows, taken in ((MOST_ROWS, True), (MOST_ROWS + 1, False)):
+            packed = PackedStep.of(paged._padded(step[:rows], (rows, 1, 6)))
+            assert model.decoder.takes(packed) is taken
+        found.append(paged.step(step))
+    torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=0)
 
 
 def test_keys_and_values_in_bf16_are_left_to_torch(folder: Path) -> None:
     model, _ = with_and_without(folder, "fp32")
-    pool = model.new_pool(4, 4, torch.bfloat16)
-    paged = Paged(model, rows=1, block_size=4, context=16)
     assert model.decoder is not None
-    assert not model.decoder.takes(paged._padded([[7]], (1, 1, 4)), pool)
+    for dtype, taken in ((torch.float32, True), (torch.bfloat16, False)):
+        model.new_pool(4, 4, dtype)
+        assert model.drops_padding is taken
 
 
 def test_a_model_of_other_sizes_is_left_to_torch(tmp_path: Path) -> None:
@@ -191,11 +198,11 @@ def test_a_model_of_other_sizes_is_left_to_torch(tmp_path: Path) -> None:
 
 def test_without_a_compiler_torch_takes_every_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    decode_library.cache_clear()
+    cpu_program.cache_clear()
     try:
         model = InferenceModel.load(folder)
     finally:
-        decode_library.cache_clear()
+        cpu_program.cache_clear()
     assert model.decoder is None
     assert model.decoded_by == "torch's operators: there is no C++ compiler no-such-compiler"
     paged = Paged(model, rows=1, block_size=4, context=16)

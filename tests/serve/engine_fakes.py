@@ -29,8 +29,9 @@ def logits_of(context: Iterable[int]) -> torch.Tensor:
 class ContextRunner:
     """Keeps token and position in each slot where a model has keys and values."""
 
-    def __init__(self, plan: ServingPlan) -> None:
+    def __init__(self, plan: ServingPlan, *, drops_padding: bool = False) -> None:
         self.plan = plan
+        self.drops_padding = drops_padding
         self.allowed = frozenset(plan.shapes())
         self.slots = np.full((plan.blocks * plan.block_size, 2), -1, dtype=np.int64)
         self.shapes: list[tuple[int, int, int]] = []
@@ -38,7 +39,7 @@ class ContextRunner:
 
     @torch.inference_mode()
     def run(self, batch: StepBatch) -> torch.Tensor:
-        assert batch.shape in self.allowed
+        assert self.drops_padding or batch.shape in self.allowed
         self.shapes.append(batch.shape)
         self.batches.append(batch)
         rows = batch.shape[0]
@@ -72,6 +73,9 @@ class ContextRunner:
 
     def logits(self, context: list[int]) -> torch.Tensor:
         return logits_of(context)
+
+    def processed_tokens(self, step: StepBatch) -> int:
+        return step.new_tokens if self.drops_padding else step.tokens_BQ.numel()
 
     def clear(self, slots_N: torch.Tensor) -> None:
         self.slots[slots_N.numpy()] = -1

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from engine_fakes import ContextRunner, answer_alone, answers, drain, engine_of, greedy, plan_of
+from engine_fakes import (
+    ContextRunner,
+    FailingRunner,
+    answer_alone,
+    answers,
+    drain,
+    engine_of,
+    greedy,
+    plan_of,
+)
 
 from trueup.serve.engine import Engine
+from trueup.serve.plan import ServingPlan
 from trueup.serve.request import Output
 
 
@@ -184,3 +194,45 @@ def test_prompts_that_share_nothing_that_is_kept_wait_for_nothing(prefix_cache: 
     engine.add(greedy("b", [other, *range(1, 60)], 3))
     engine.step()
     assert engine.stats().running == 2
+
+
+def packed(plan: ServingPlan) -> tuple[Engine, ContextRunner]:
+    runner = ContextRunner(plan, drops_padding=True)
+    return engine_of(plan, runner), runner
+
+
+def prefilled(runner: ContextRunner) -> list[list[int]]:
+    """New tokens of each row of the prefill steps."""
+    return [batch.new_of_rows.tolist() for batch in runner.batches if batch.shape[1] > 1]
+
+
+def test_where_padding_is_not_computed_a_step_takes_prompts_of_any_lengths_up_to_its_tokens() -> None:
+    engine, runner = packed(plan_of(chunk=32))
+    for name, length in zip("abcd", (7, 20, 40, 3), strict=True):
+        engine.add(greedy(name, [ord(name), *range(1, length)]))
+    drain(engine)
+    assert prefilled(runner) == [[7, 20, 5], [32], [3, 3]]
+    stats = engine.stats()
+    assert stats.processed_tokens == stats.useful_tokens + stats.recomputed_tokens
+
+
+def test_packed_prompts_and_answers_still_take_turns() -> None:
+    engine, runner = packed(plan_of(usable=300, context=1000))
+    engine.add(greedy("talks", [1, 2, 3], 100))
+    steps_until(engine, "talks")
+    engine.add(greedy("long", range(1, 901), 5))
+    assert max(steps_until(engine, "talks") for _ in range(20)) == 2
+    assert kinds(runner)[2:8] == ["prefill", "decode"] * 3
+
+
+def test_after_memory_ran_out_packed_steps_take_fewer_tokens() -> None:
+    plan = plan_of(chunk=32)
+    runner = FailingRunner(plan, MemoryError("no room"))
+    runner.drops_padding = True
+    runner.fails = lambda batch: batch.new_tokens > 20
+    engine = engine_of(plan, runner)
+    asked = [greedy(name, range(1, 28)) for name in "ab"]
+    for one in asked:
+        engine.add(one)
+    assert answers(drain(engine)) == {one.id: answer_alone(one) for one in asked}
+    assert max(sum(rows) for rows in prefilled(runner)) == 16

@@ -1,38 +1,26 @@
 """Decode steps on a CPU, all layers in one call of a program of their own: `decode_step.cpp`.
 
-It is compiled for the processor at hand when the first model is loaded, within seconds, and does for any
-number of rows and any context; where no C++ compiler is found, torch's operators take these steps too.
-Weights are read as they lie: fp32, or int8 with a scale for each output. Activations and KV pool are fp32.
+It does for any number of rows and any context. Weights are read as they lie: fp32, or int8 with a scale for
+each output. Activations and KV pool are fp32.
 
-B rows, W blocks of context in each, H hidden size, V vocabulary, O outputs, I inputs.
+B rows of a token each, W blocks of context in each, H hidden size, V vocabulary, O outputs, I inputs.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from trueup.schema import TrueupError
 
+from .cpu_program import MOST_ROWS, WIDE, address_of
 from .inference_weights import Frame
 from .paged_attention import KvPool
-from .step_batch import StepBatch
-
-SOURCE = Path(__file__).with_name("decode_step.cpp")
-COMPILE_S = 300.0
-WIDE = 16  # inputs of every matrix, and numbers of a head, are multiples of this
-MOST_ROWS = 32  # up to which a step waits for the weights; above, torch's products are faster
-OPTIONS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared", f"-DMOST_ROWS={MOST_ROWS}")
+from .step_batch import PackedStep
 
 ADDRESS, COUNT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 
@@ -96,7 +84,12 @@ class RowMatrix:
         )
 
     def struct(self) -> _Matrix:
-        return _Matrix(_at(self.weight_OI), _at(self.scales_O), _at(self.bias_O), *self.weight_OI.shape)
+        return _Matrix(
+            address_of(self.weight_OI),
+            address_of(self.scales_O),
+            address_of(self.bias_O),
+            *self.weight_OI.shape,
+        )
 
 
 @dataclass(frozen=True)
@@ -106,7 +99,7 @@ class LayerMatrices:
     matrices: tuple[RowMatrix, RowMatrix, RowMatrix, RowMatrix, RowMatrix]  # qkv, out, gate, up, down
 
     def struct(self) -> _Layer:
-        norms = (_at(self.input_norm_H), _at(self.feed_norm_H))
+        norms = (address_of(self.input_norm_H), address_of(self.feed_norm_H))
         return _Layer(*norms, *(matrix.struct() for matrix in self.matrices))
 
 
@@ -122,29 +115,26 @@ class Decoder:
         head: RowMatrix,
     ) -> None:
         dims = frame.dims
-        self._library, self._frame = library, frame
+        self.library, self._frame = library, frame
         self._named = (tuple(layers), norm_H, head)  # what the addresses are of
         self._model = _Model(
             *(dims.layers, dims.hidden, dims.intermediate, dims.heads, dims.kv_heads, dims.head_dim),
             *(frame.turn_2PD.shape[1], frame.eps, frame.scaling),
             (_Layer * len(layers))(*(layer.struct() for layer in layers)),
-            *(_at(norm_H), _at(frame.turn_2PD), head.struct()),
+            *(address_of(norm_H), address_of(frame.turn_2PD), head.struct()),
         )
 
-    def takes(self, step: StepBatch, pool: KvPool) -> bool:
-        rows, new, _ = step.shape
-        return new == 1 and rows <= MOST_ROWS and pool.dtype == torch.float32
+    def takes(self, step: PackedStep) -> bool:
+        return len(step.tokens_N) == len(step.rows_C) <= MOST_ROWS
 
-    def __call__(self, step: StepBatch, stream_BH: torch.Tensor, pool: KvPool) -> torch.Tensor:
+    def __call__(self, step: PackedStep, stream_BH: torch.Tensor, pool: KvPool) -> torch.Tensor:
         """(B, V). `stream_BH`: embeddings of the tokens, changed. Keys and values are in the pool afterwards.
         Raises TrueupError for places that are not in the pool: the program would write beyond it."""
-        dims, (rows, _, width) = self._frame.dims, step.shape
-        given = [one.contiguous() for one in (step.positions_BQ, step.slots_BQ, step.tables_BW)]
-        positions = min(self._frame.turn_2PD.shape[1], width * pool.block_size)
-        ends = (positions, len(pool.layers[0]), pool.blocks)
-        if any(int(one.amax()) >= end or int(one.amin()) < 0 for one, end in zip(given, ends, strict=True)):
-            raise TrueupError("a decode step names positions, slots or blocks that are not there")
-        if not self.takes(step, pool):
+        dims, (rows, width) = self._frame.dims, step.tables_CW.shape
+        step.check_places(
+            positions=self._frame.turn_2PD.shape[1], slots=len(pool.layers[0]), block_size=pool.block_size
+        )
+        if not self.takes(step) or pool.dtype != torch.float32:
             raise TrueupError(
                 f"a decode step has one token in each of at most {MOST_ROWS} rows, and an fp32 pool"
             )
@@ -155,36 +145,13 @@ class Decoder:
             *(rows * dims.intermediate, threads * rows * dims.hidden),
             threads * (dims.heads // dims.kv_heads) * context,
         )
+        given = (step.positions_N, step.slots_N, step.tables_CW)
         scratch = [torch.empty(size, dtype=torch.float32) for size in sizes]
         logits_BV = torch.empty(rows, dims.vocab, dtype=torch.float32)
-        pools = (ADDRESS * len(pool.layers))(*map(_at, pool.layers))
+        pools = (ADDRESS * len(pool.layers))(*map(address_of, pool.layers))
         own = _Step(
-            *(rows, width, pool.block_size, threads, *map(_at, given), ctypes.addressof(pools)),
-            *map(_at, (stream_BH, *scratch, logits_BV)),
+            *(rows, width, pool.block_size, threads, *map(address_of, given), ctypes.addressof(pools)),
+            *map(address_of, (stream_BH, *scratch, logits_BV)),
         )
-        self._library.decode(ctypes.byref(self._model), ctypes.byref(own))
+        self.library.decode(ctypes.byref(self._model), ctypes.byref(own))
         return logits_BV
-
-
-@lru_cache(maxsize=1)
-def decode_library() -> ctypes.CDLL | str:
-    """The program, compiled for this processor, once in a process; or why it cannot be."""
-    wanted = os.environ.get("CXX") or "g++"
-    compiler = shutil.which(wanted)
-    if compiler is None:
-        return f"there is no C++ compiler {wanted}"
-    with tempfile.TemporaryDirectory(prefix="trueup-decode-") as folder:
-        made = Path(folder) / "decode_step.so"
-        command = [compiler, *OPTIONS, str(SOURCE), "-o", str(made)]
-        try:
-            subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_S)
-            return ctypes.CDLL(str(made))
-        except subprocess.CalledProcessError as error:
-            said = error.stderr.decode(errors="replace").strip().splitlines()
-            return f"{wanted} failed: {said[0] if said else f'exit code {error.returncode}'}"
-        except (OSError, subprocess.SubprocessError) as error:
-            return f"{wanted} failed: {error}"
-
-
-def _at(tensor: torch.Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from .decode import WIDE, Decoder, LayerMatrices, RowMatrix, decode_library
+from .cpu_program import WIDE, cpu_program
+from .decode import Decoder, LayerMatrices, RowMatrix
 from .inference_bytes import ByteLinear
 from .inference_layer import Gate, InferenceLayer, JoinedGate, SplitGate
 from .inference_linear import Linear, OneDnnLinear, PlainLinear
@@ -26,7 +27,7 @@ def decoder_of(
         return "its matrices are not all fp32 or int8 with a scale for each output, or their sizes are odd"
     if not _as_told(frame, whole, norm_H, own_head):
         return "its weights have other sizes than its config.json"
-    library = decode_library()
+    library = cpu_program()
     return library if isinstance(library, str) else Decoder(library, frame, whole, norm_H, own_head)
 
 

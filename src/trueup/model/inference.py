@@ -23,6 +23,7 @@ from .inference_layer import (
     FINAL_NORM,
     Embedding,
     InferenceLayer,
+    Places,
     build_embedding,
     build_layer,
     normed,
@@ -39,13 +40,16 @@ from .inference_weights import (
 )
 from .load import LoadedModel
 from .paged_attention import KvPool, StepPlaces
+from .prefill import PackedPlaces
 from .quantize_round import round_to_nearest
 from .quantized import is_quantised
-from .step_batch import StepBatch, padding_batch
+from .step_batch import PackedStep, StepBatch, padding_batch
 
 # "int8" of a plain model rounds its matrices on the way; a quantised folder is served as it is stored.
 ServedAs = Literal["fp32", "bf16", "int8"]
 CompileMode = Literal["none", "layer"]
+
+ALIKE = 16  # packed tokens come in multiples: torch's libraries keep a program for each number they multiply
 
 
 @dataclass
@@ -140,18 +144,49 @@ class InferenceModel:
         if self.pool is None:
             raise TrueupError("the model has no KV pool yet; call new_pool before the first step")
         with self._without_gradients():
+            if self.drops_padding:
+                return self._without_padding(step)
             rows, new = step.tokens_BQ.shape
-            if self.decoder is not None and self.decoder.takes(step, self.pool):
-                return self.decoder(step, self.embedding(step.tokens_BQ.flatten()), self.pool)
             groups = self.dims.heads // self.dims.kv_heads
             places = StepPlaces.of(step, self.pool, self.frame.turn_2PD, groups)
-            stream_NH = self.embedding(step.tokens_BQ.to(self.device).flatten())
-            for layer, pool_S2KD in zip(self.layers, self.pool.layers, strict=True):
-                run = self._run_layer or InferenceLayer.__call__
-                stream_NH = run(layer, stream_NH, pool_S2KD, self.pool.block_size, places)
-            starts_B = torch.arange(0, rows * new, new, device=self.device)
-            last_BH = stream_NH.index_select(0, starts_B + step.last_B.to(self.device))
-            return self.head(normed(last_BH, self.norm_H, self.frame.eps, self.dtype)).float()
+            last_B = torch.arange(0, rows * new, new) + step.last_B
+            return self._through_layers(step.tokens_BQ.flatten(), places, last_B)
+
+    @property
+    def drops_padding(self) -> bool:
+        """Whether steps are computed without their padding: nothing here is compiled for their shapes."""
+        return self.decoder is not None and self.pool is not None and self.pool.dtype == torch.float32
+
+    def processed_tokens(self, step: StepBatch) -> int:
+        """How many tokens a run of this step computes, padding included."""
+        if not self.drops_padding:
+            return step.tokens_BQ.numel()
+        tokens = step.new_tokens
+        alone = self.decoder is not None and self.decoder.takes(PackedStep.of(step))
+        return tokens if alone else -(-tokens // ALIKE) * ALIKE
+
+    def _without_padding(self, step: StepBatch) -> torch.Tensor:
+        assert self.decoder is not None
+        assert self.pool is not None
+        packed = PackedStep.of(step)
+        if self.decoder.takes(packed):
+            logits_CV = self.decoder(packed, self.embedding(packed.tokens_N), self.pool)
+        else:
+            places = PackedPlaces.of(packed, self.pool, self.frame, self.decoder.library)
+            missing = -len(packed.tokens_N) % ALIKE
+            tokens_M = torch.nn.functional.pad(packed.tokens_N, (0, missing))
+            logits_CV = self._through_layers(tokens_M, places, packed.last_C)
+        return packed.of_all_rows(logits_CV, len(step.last_B))
+
+    def _through_layers(self, tokens_N: torch.Tensor, places: Places, last_B: torch.Tensor) -> torch.Tensor:
+        """(B, V): logits of the tokens that `last_B` points to among the N."""
+        assert self.pool is not None
+        stream_NH = self.embedding(tokens_N.to(self.device))
+        run = self._run_layer or InferenceLayer.__call__
+        for layer, pool_S2KD in zip(self.layers, self.pool.layers, strict=True):
+            stream_NH = run(layer, stream_NH, pool_S2KD, places)
+        last_BH = stream_NH.index_select(0, last_B.to(self.device))
+        return self.head(normed(last_BH, self.norm_H, self.frame.eps, self.dtype)).float()
 
     def clear(self, slots_N: torch.Tensor) -> None:
         """Zeroes these slots' keys and values in every layer: who holds their blocks next may read beyond

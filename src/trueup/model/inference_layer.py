@@ -16,7 +16,6 @@ from .inference_bytes import ByteLinear
 from .inference_linear import Linear, Matrix, dense_linear, goes_as_bytes, linear_of
 from .inference_stored import StoredMatrix, WidenedLinear, bytes_of
 from .inference_weights import Frame, Weights
-from .paged_attention import StepPlaces, attend
 from .quantized import QuantizedWeight
 
 EMBEDDING, HEAD, FINAL_NORM = "embed_tokens", "lm_head", "norm"
@@ -28,6 +27,14 @@ class Gate(Protocol):
     def __call__(self, x_NH: torch.Tensor) -> torch.Tensor: ...
     @property
     def bytes(self) -> int: ...
+
+
+class Places(Protocol):
+    """Where a step's tokens and their contexts are: `paged_attention.StepPlaces`, `prefill.PackedPlaces`."""
+
+    def attend(
+        self, qkv_NXD: torch.Tensor, pool_S2KD: torch.Tensor, *, heads: tuple[int, int], scaling: float
+    ) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -73,13 +80,11 @@ class InferenceLayer:
     eps: float
     dtype: torch.dtype
 
-    def __call__(
-        self, stream_NH: torch.Tensor, pool_S2KD: torch.Tensor, block_size: int, places: StepPlaces
-    ) -> torch.Tensor:
+    def __call__(self, stream_NH: torch.Tensor, pool_S2KD: torch.Tensor, places: Places) -> torch.Tensor:
         """The stream after this layer. May be `stream_NH` itself, changed."""
         qkv_NO = self.qkv(normed(stream_NH, self.input_norm_H, self.eps, self.dtype))
         qkv_NXD = qkv_NO.float().view(len(qkv_NO), sum(self.heads) + self.heads[1], -1)
-        seen_NP = attend(qkv_NXD, pool_S2KD, block_size, places, heads=self.heads, scaling=self.scaling)
+        seen_NP = places.attend(qkv_NXD, pool_S2KD, heads=self.heads, scaling=self.scaling)
         stream_NH = self.out.added(seen_NP.to(self.dtype), stream_NH)
         gated_NF = self.gate(normed(stream_NH, self.feed_norm_H, self.eps, self.dtype))
         return self.down.added(gated_NF, stream_NH)

@@ -63,6 +63,7 @@ class StepPlaces:
     """Of one step, the same for all layers."""
 
     shape: tuple[int, int]  # B, Q
+    block_size: int
     turn_N1D: tuple[torch.Tensor, torch.Tensor]  # cosine, signed sine
     slots_N: torch.Tensor
     padding_N111: torch.Tensor  # of tokens that are nobody's
@@ -85,6 +86,7 @@ class StepPlaces:
             mask_BQT = mask_BQT.unsqueeze(2).expand(-1, -1, groups, -1).flatten(1, 2)
         return cls(
             shape=(rows, new),
+            block_size=pool.block_size,
             turn_N1D=(
                 turn_2PD[0].index_select(0, positions_N).unsqueeze(1),
                 turn_2PD[1].index_select(0, positions_N).unsqueeze(1),
@@ -97,45 +99,38 @@ class StepPlaces:
             merged=merged,
         )
 
+    def attend(
+        self, qkv_NXD: torch.Tensor, pool_S2KD: torch.Tensor, *, heads: tuple[int, int], scaling: float
+    ) -> torch.Tensor:
+        """(N, J * D): writes the new keys and values where they belong and attends to what the tables name.
 
-def attend(
-    qkv_NXD: torch.Tensor,
-    pool_S2KD: torch.Tensor,
-    block_size: int,
-    places: StepPlaces,
-    *,
-    heads: tuple[int, int],
-    scaling: float,
-) -> torch.Tensor:
-    """(N, J * D): writes the new keys and values where they belong and attends to what the tables name.
-
-    `qkv_NXD`: queries, keys and values, J + 2K heads; changed in place. `heads`: (J, K).
-    """
-    queries, keys = heads
-    rows, new = places.shape
-    head_dim = qkv_NXD.shape[-1]
-    turn(qkv_NXD[:, : queries + keys], places.turn_N1D)
-    new_N2KD = qkv_NXD[:, queries:].view(-1, 2, keys, head_dim)
-    # Padding after a NaN is NaN too, and all tables end with block 0: a weight of 0 times NaN is NaN.
-    new_N2KD.masked_fill_(places.padding_N111, 0)
-    pool_S2KD.index_copy_(0, places.slots_N, new_N2KD.to(pool_S2KD.dtype))
-    by_block = pool_S2KD.view(-1, block_size * 2 * keys * head_dim)
-    # Fresh memory for megabytes in every layer costs more than the copy; a compiler plans its own.
-    kept = None if torch.compiler.is_compiling() else places.context_MC
-    context_MC = torch.index_select(by_block, 0, places.blocks_M, out=kept)
-    context_BT2KD = context_MC.view(rows, -1, 2, keys, head_dim)
-    k_BKTD, v_BKTD = (part.transpose(1, 2) for part in context_BT2KD.unbind(2))
-    q_BQJD = qkv_NXD[:, :queries].view(rows, new, queries, head_dim).to(pool_S2KD.dtype)
-    mask = places.mask_B1RT
-    if places.merged:
-        q_BKRD = q_BQJD.view(rows, new, keys, -1, head_dim).transpose(1, 2).flatten(2, 3)
-        seen_BKRD = scaled_dot_product_attention(q_BKRD, k_BKTD, v_BKTD, attn_mask=mask, scale=scaling)
-        seen_BQKGD = seen_BKRD.view(rows, keys, new, -1, head_dim).transpose(1, 2)
-        return seen_BQKGD.reshape(rows * new, -1).to(qkv_NXD.dtype)
-    seen_BJQD: torch.Tensor = scaled_dot_product_attention(
-        q_BQJD.transpose(1, 2), k_BKTD, v_BKTD, attn_mask=mask, scale=scaling, enable_gqa=True
-    )
-    return seen_BJQD.transpose(1, 2).reshape(rows * new, -1).to(qkv_NXD.dtype)
+        `qkv_NXD`: queries, keys and values, J + 2K heads; changed in place. `heads`: (J, K).
+        """
+        queries, keys = heads
+        rows, new = self.shape
+        head_dim = qkv_NXD.shape[-1]
+        turn(qkv_NXD[:, : queries + keys], self.turn_N1D)
+        new_N2KD = qkv_NXD[:, queries:].view(-1, 2, keys, head_dim)
+        # Padding after a NaN is NaN too, and all tables end with block 0: a weight of 0 times NaN is NaN.
+        new_N2KD.masked_fill_(self.padding_N111, 0)
+        pool_S2KD.index_copy_(0, self.slots_N, new_N2KD.to(pool_S2KD.dtype))
+        by_block = pool_S2KD.view(-1, self.block_size * 2 * keys * head_dim)
+        # Fresh memory for megabytes in every layer costs more than the copy; a compiler plans its own.
+        kept = None if torch.compiler.is_compiling() else self.context_MC
+        context_MC = torch.index_select(by_block, 0, self.blocks_M, out=kept)
+        context_BT2KD = context_MC.view(rows, -1, 2, keys, head_dim)
+        k_BKTD, v_BKTD = (part.transpose(1, 2) for part in context_BT2KD.unbind(2))
+        q_BQJD = qkv_NXD[:, :queries].view(rows, new, queries, head_dim).to(pool_S2KD.dtype)
+        mask = self.mask_B1RT
+        if self.merged:
+            q_BKRD = q_BQJD.view(rows, new, keys, -1, head_dim).transpose(1, 2).flatten(2, 3)
+            seen_BKRD = scaled_dot_product_attention(q_BKRD, k_BKTD, v_BKTD, attn_mask=mask, scale=scaling)
+            seen_BQKGD = seen_BKRD.view(rows, keys, new, -1, head_dim).transpose(1, 2)
+            return seen_BQKGD.reshape(rows * new, -1).to(qkv_NXD.dtype)
+        seen_BJQD: torch.Tensor = scaled_dot_product_attention(
+            q_BQJD.transpose(1, 2), k_BKTD, v_BKTD, attn_mask=mask, scale=scaling, enable_gqa=True
+        )
+        return seen_BJQD.transpose(1, 2).reshape(rows * new, -1).to(qkv_NXD.dtype)
 
 
 def turn(x_NXD: torch.Tensor, by: tuple[torch.Tensor, torch.Tensor]) -> None:

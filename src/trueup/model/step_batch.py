@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from trueup.schema import TrueupError
+
 
 @dataclass(frozen=True)
 class StepBatch:
@@ -33,6 +35,61 @@ class StepBatch:
     def shape(self) -> tuple[int, int, int]:
         """(B, Q, W)."""
         return (*self.tokens_BQ.shape, self.tables_BW.shape[1])
+
+    @property
+    def new_of_rows(self) -> torch.Tensor:
+        """New tokens of each row, padding left out."""
+        return torch.where(self.lengths_B > 0, self.last_B + 1, 0)
+
+    @property
+    def new_tokens(self) -> int:
+        """Of all rows, padding left out."""
+        return int(self.new_of_rows.sum())
+
+
+@dataclass(frozen=True)
+class PackedStep:
+    """A step without its padding, for what needs no fixed shapes. C of the step's B rows, N new tokens of all
+    of them, one row after another."""
+
+    rows_C: torch.Tensor  # which of the B
+    tokens_N: torch.Tensor
+    positions_N: torch.Tensor
+    slots_N: torch.Tensor
+    tables_CW: torch.Tensor
+    firsts_C: torch.Tensor  # of the N
+    last_C: torch.Tensor  # likewise
+
+    @classmethod
+    def of(cls, step: StepBatch) -> PackedStep:
+        """A step of nothing but padding, which is a warm-up's, keeps all of it."""
+        new_B = step.new_of_rows if step.new_tokens else torch.full_like(step.last_B, step.shape[1])
+        kept_BQ = torch.arange(step.shape[1]) < new_B[:, None]
+        rows_C = new_B.nonzero().flatten()
+        ends_C = new_B[rows_C].cumsum(0)
+        return cls(
+            rows_C=rows_C,
+            tokens_N=step.tokens_BQ[kept_BQ],
+            positions_N=step.positions_BQ[kept_BQ],
+            slots_N=step.slots_BQ[kept_BQ],
+            tables_CW=step.tables_BW[rows_C],
+            firsts_C=ends_C - new_B[rows_C],
+            last_C=ends_C - 1,
+        )
+
+    def check_places(self, *, positions: int, slots: int, block_size: int) -> None:
+        """Raises TrueupError for what is not there, where a program would read and write beyond it."""
+        named = (self.positions_N, self.slots_N, self.tables_CW)
+        positions = min(positions, self.tables_CW.shape[1] * block_size)
+        for one, end in zip(named, (positions, slots, slots // block_size), strict=True):
+            if int(one.amax()) >= end or int(one.amin()) < 0:
+                raise TrueupError("a step names positions, slots or blocks that are not there")
+
+    def of_all_rows(self, logits_CV: torch.Tensor, rows: int) -> torch.Tensor:
+        """(B, V), of B = `rows`: zeros for those of padding."""
+        if len(logits_CV) == rows:
+            return logits_CV
+        return logits_CV.new_zeros(rows, logits_CV.shape[1]).index_copy_(0, self.rows_C, logits_CV)
 
 
 def padding_batch(shape: tuple[int, int, int]) -> StepBatch:

@@ -39,7 +39,7 @@ class Engine:
         self._runner = runner
         self._eos_ids = eos_ids
         self._blocks = BlockManager(plan.blocks, plan.block_size, prefix_cache)
-        self._scheduler = Scheduler(plan, self._blocks)
+        self._scheduler = Scheduler(plan, self._blocks, packs=runner.drops_padding)
         self._under_way: dict[str, Sequence] = {}
         self._cancelled: list[Output] = []  # told by the next step
         self._useful = self._recomputed = self._processed = self._generated = 0
@@ -161,6 +161,7 @@ class Engine:
         except Exception as error:
             self._clear(batch.slots_BQ)
             return self._failed(step, error)
+        self._processed += self._runner.processed_tokens(batch)
         self._count(step)
         outputs: list[Output] = []
         chosen = dict(zip(sampled, tokens, strict=True))
@@ -227,8 +228,6 @@ class Engine:
         return _output(sequence, tokens, finish, reason)
 
     def _count(self, step: Step) -> None:
-        rows, new, _ = step.shape
-        self._processed += rows * new
         for row in step.rows:
             again = max(0, min(row.sequence.furthest, row.start + row.new) - row.start)
             self._recomputed += again

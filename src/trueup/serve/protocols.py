@@ -19,8 +19,17 @@ class Runner(Protocol):
     """A model with a KV pool of its own. After `run` raised, the slots it was to write may hold anything;
     the engine has them cleared."""
 
+    @property
+    def drops_padding(self) -> bool:
+        """Whether padding is not computed, and steps may have any shape."""
+        ...
+
     def run(self, batch: StepBatch) -> torch.Tensor:
         """(B, V) fp32 logits of each row's last new token."""
+        ...
+
+    def processed_tokens(self, step: StepBatch) -> int:
+        """How many tokens `run` computes of it, padding included where that is computed."""
         ...
 
     def clear(self, slots_N: torch.Tensor) -> None:
@@ -44,7 +53,7 @@ class EngineStats:
     prefix_tokens_hit: int = 0  # of these, found in the prefix cache
     useful_tokens: int = 0  # computed for the first time
     recomputed_tokens: int = 0  # computed again after a preemption
-    processed_tokens: int = 0  # rows * new tokens of every step, padding included
+    processed_tokens: int = 0  # in all steps, padding included where it was computed
     generated_tokens: int = 0
     steps: int = 0
     failed_steps: int = 0

@@ -10,6 +10,7 @@ becomes the oldest.
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left
 from collections import deque
@@ -70,10 +71,12 @@ class Step:
 
 @dataclass
 class Scheduler:
-    """`rows_allowed` and `tokens_allowed` (of a prefill step) are the plan's until memory runs out."""
+    """`packs`: padding is not computed, and the shapes of prefill steps are free. `rows_allowed` and
+    `tokens_allowed` (of a prefill step) are the plan's until memory runs out."""
 
     plan: ServingPlan
     blocks: BlockManager
+    packs: bool = False
     waiting: deque[Sequence] = field(default_factory=deque)  # all younger than those in `running`
     running: list[Sequence] = field(default_factory=list)  # the oldest first
     preemptions: int = 0
@@ -117,7 +120,8 @@ class Scheduler:
             while fewer and len(self.running) > self.rows_allowed:
                 self._preempt_youngest()
             return bool(fewer)
-        fewer = [count * chunk for count, chunk in self.plan.prefill_shapes if count * chunk < rows * new]
+        tokens = sum(row.new for row in step.rows) if self.packs else rows * new
+        fewer = [count * chunk for count, chunk in self.plan.prefill_shapes if count * chunk < tokens]
         self.tokens_allowed = max(fewer, default=self.tokens_allowed)
         return bool(fewer)
 
@@ -177,9 +181,16 @@ class Scheduler:
         self.preemptions += 1
 
     def _prefill_step(self, prefill: list[Sequence]) -> Step:
-        """The oldest decides the chunk; others join where theirs fills more than half of it."""
+        """The oldest decides the chunk; others join where theirs fills more than half of it. Packed, the step
+        takes what it can of the oldest, then of the next."""
         self._decode_next = True
         most = self.tokens_allowed
+        if self.packs:
+            before = [0, *itertools.accumulate(one.remaining for one in prefill)]
+            room = [
+                (one, min(one.remaining, most - used)) for one, used in zip(prefill, before, strict=False)
+            ]
+            return self._step([(one, new) for one, new in room if new > 0])
         first = self.plan.next_chunk(prefill[0].remaining, most)
         chunk = self.plan.chunks[bisect_left(self.plan.chunks, first)]
         rows = [(prefill[0], first)]
@@ -191,4 +202,5 @@ class Scheduler:
     def _step(self, chosen: list[tuple[Sequence, int]]) -> Step:
         rows = tuple(Row(one, one.table, one.computed, new) for one, new in chosen if one.table is not None)
         blocks = max(self.plan.blocks_for(row.start + row.new) for row in rows)
-        return Step(rows, self.plan.shape_for(len(rows), max(row.new for row in rows), blocks))
+        shape = len(rows), max(row.new for row in rows), blocks
+        return Step(rows, shape if self.packs else self.plan.shape_for(*shape))
