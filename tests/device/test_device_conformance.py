@@ -119,6 +119,26 @@ def test_how_it_compiles_is_told_with_a_reason(device: Device) -> None:
     assert backend or not device.static_shapes_only  # what takes only compiled shapes can compile
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("heads", "head_dim"), [((4, 2), 16), ((9, 3), 64), ((32, 8), 128)])
+def test_flex_attention_agrees_with_an_explicit_mask_where_it_is_for(
+    heads: tuple[int, int], head_dim: int, dtype: str
+) -> None:
+    """What a CUDA run asks before it takes the kernel, for heads of the sizes that models have."""
+    if (reason := WHY_ABSENT["cuda"]()) is not None:
+        pytest.skip(f"FlexAttention trains on CUDA alone, and there is none here: {reason}")
+    import torch
+
+    from trueup.model.flex import TOLERANCE, check_kernel
+
+    device = open_device("cuda")
+    wanted = getattr(torch, dtype)
+    errors = check_kernel(device.torch_device, wanted, heads=heads, head_dim=head_dim)
+    device.close()
+    assert len(errors) == 4  # the output and three gradients
+    assert max(errors.values()) <= TOLERANCE[wanted]
+
+
 def test_what_its_compiler_did_has_seconds(device: Device) -> None:
     for record in device.compile_records():
         assert record.graph

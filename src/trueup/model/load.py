@@ -20,6 +20,7 @@ from trueup.schema import InputError, ModelDims, TrueupError
 from .builtin import ResolvedModel
 from .decoder import Decoder, UnsupportedError, build_decoder, check_decoder, check_structure
 from .dims import most_positions
+from .flex import block_mask
 from .folder import config_of
 from .masks import additive_mask, block_causal_mask
 from .precision import Precision
@@ -45,7 +46,7 @@ class LoadedModel:
     section: TuneSection
     dims: ModelDims
     max_positions: int | None  # the longest example the model is made for, in tokens
-    attention: Attention
+    attention: Attention | Literal["flex"]
     decoder: Decoder | None = None  # our own forward pass, where it is used
 
     @property
@@ -82,7 +83,7 @@ class LoadedModel:
         """Hidden states (B, T, H) after the final norm and before the head; no cache is kept."""
         if self.decoder is not None:
             return self.decoder(tokens_BT, positions_BT, segments_BT)
-        mask = block_causal_mask(segments_BT)
+        mask: Any = (block_mask if self.attention == "flex" else block_causal_mask)(segments_BT)
         if self.attention == "eager":
             mask = additive_mask(mask, torch.promote_types(self.head_weight.dtype, torch.float32))
         decoder = getattr(self.base, str(self.base.base_model_prefix))

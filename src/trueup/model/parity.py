@@ -23,6 +23,7 @@ from trueup.schema.parity import SideFacts
 from .batch import BatchTensors, batch_loss
 from .builtin import ResolvedModel
 from .compile import compile_model
+from .flex import with_flex
 from .load import Attention, LoadedModel, load_model, with_own_decoder
 from .parity_file import Point
 from .parity_watch import Take, Watch, watched
@@ -150,6 +151,11 @@ def _check_tokens(side: Side, loaded: LoadedModel, batch: BatchTensors) -> None:
 
 def _with_layers(side: Side, loaded: LoadedModel, precision: Precision) -> tuple[LoadedModel, str]:
     """As training would run it, unless something else is asked for."""
+    if side.attention == "flex" or (side.attention == "auto" and loaded.head_weight.device.type == "cuda"):
+        flexed, why = with_flex(loaded, precision)
+        if side.attention == "flex" and flexed.attention != "flex":
+            raise InputError(f"{side.subject}: attention=flex is not possible: {why}")
+        return flexed, flexed.attention
     if side.attention in ("sdpa", "eager") or (side.attention == "auto" and side.compile != "none"):
         return loaded, loaded.attention
     if side.compile != "none":

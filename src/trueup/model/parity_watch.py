@@ -17,6 +17,7 @@ from torch import nn
 from .attention import ExampleGroup, weights_of
 from .decoder import Decoder, Layer
 from .decoder_parts import Part, shown_layers
+from .flex import block_mask_as_tensor
 from .load import LoadedModel
 from .parity_file import Point
 
@@ -180,7 +181,7 @@ def _watch_attention(
     from transformers import AttentionInterface
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    eager = loaded.attention == "eager"
+    eager, inside = loaded.attention == "eager", loaded.base.config._attn_implementation
     modules = [
         m for m in loaded.base.modules() if hasattr(m, "num_key_value_groups") and hasattr(m, "q_proj")
     ]
@@ -196,9 +197,10 @@ def _watch_attention(
             output, weights = inner(module, query, key, value, mask, **options)
             watch.softmax(name, weights, OBSERVED)
             return output, weights
-        weights = _derived(module, query, key, mask, options.get("scaling"))
+        shown = mask if isinstance(mask, torch.Tensor) else block_mask_as_tensor(mask)
+        weights = _derived(module, query, key, shown, options.get("scaling"))
         watch.softmax(name, weights, DERIVED_SDPA)
-        return ALL_ATTENTION_FUNCTIONS[loaded.attention](module, query, key, value, mask, **options)
+        return ALL_ATTENTION_FUNCTIONS[inside](module, query, key, value, mask, **options)
 
     if eager and any(
         not hasattr(sys.modules[type(module).__module__], "eager_attention_forward") for module in modules

@@ -14,4 +14,5 @@ CompileMode = Literal["none", "layer", "model"]
 
 Order = Literal["pause", "resume", "checkpoint", "stop"]  # to a run, by a person or an alarm from outside
 
-AskedAttention = Literal["auto", "sdpa", "eager", "own"]  # own: our layers for the CPU
+# own: our layers for the CPU; flex: FlexAttention, which trains on CUDA alone
+AskedAttention = Literal["auto", "sdpa", "eager", "own", "flex"]

@@ -110,8 +110,9 @@ class Session:
         that failed."""
         model, chosen = self.model, {**self.choices, "shapes": Choice(plan.strategy, plan.reason)}
         if plan.compile != self.plan.compile:
-            model, layers = _layers(model, plan, self.precision)
-            chosen |= {"compile": Choice(plan.compile, plan.reason), "layers": layers}
+            chosen["compile"] = Choice(plan.compile, plan.reason)
+        if plan.compile != self.plan.compile or model.attention == "flex":
+            model, chosen["layers"] = _layers(model, plan, self.precision)
         return replace(self, model=model, plan=plan, choices=chosen)
 
 
@@ -282,11 +283,17 @@ def _layers(model: LoadedModel, plan: ShapePlan, precision: Precision) -> tuple[
     """The model with the layers that suit the plan, and why these."""
     from trueup.model.load import with_own_decoder
 
-    if plan.compile != "none":
+    if plan.compile == "none":
+        model, why = with_own_decoder(model, precision.compute_dtype)
+        if model.decoder is not None:
+            return model, Choice("own", why)
+    else:
         why = "an explicit block-causal mask: what is compiled has fixed shapes"
-        return model, Choice("transformers", why)
-    model, why = with_own_decoder(model, precision.compute_dtype)
-    return model, Choice("transformers" if model.decoder is None else "own", why)
+    if model.head_weight.device.type == "cuda":
+        from trueup.model.flex import with_attention_for
+
+        model, why = with_attention_for(plan, model, precision)
+    return model, Choice("transformers", why)
 
 
 def seed_everything(seed: int) -> None:
