@@ -170,7 +170,7 @@ def _line(run: Run) -> str:
         for part in run["decode"]
     ]
     if run["trace"]:
-        parts.append(f"trace: {run['trace']['tokens_per_s']:7.1f} tokens/s")
+        parts.append(f"trace: {run['trace']['tokens_per_s']:7.1f} tokens/s ({_trace_share(run)})")
     return head + "   ".join(parts)
 
 
@@ -178,11 +178,16 @@ def _share(part: Run, run: Run) -> float:
     return float(part["read_bytes"] / part["seconds"] / run["bandwidth"])
 
 
+def _trace_share(run: Run) -> str:
+    """Not known of who does not tell its steps."""
+    return f"{_share(run['trace'], run):4.0%}" if "read_bytes" in run["trace"] else "   –"
+
+
 def table(runs: list[Run]) -> str:
     """One line a contestant: medians over its turns."""
     lines = [
-        f"{'':26}{'decode tokens/s, share of the bandwidth':<48}{'the trace':>22}{'weights':>10}{'peak':>8}",
-        f"{'':26}{'':48}{'all tokens/s    new':>22}{'MB':>10}{'MB':>8}",
+        f"{'':26}{'decode tokens/s, share of the bandwidth':<48}{'the trace':>23}{'weights':>10}{'peak':>8}",
+        f"{'':26}{'':48}{'all tokens/s      new':>23}{'MB':>10}{'MB':>8}",
     ]
     for name in dict.fromkeys(run["contestant"] for run in runs):
         mine = [run for run in runs if run["contestant"] == name and "error" not in run]
@@ -194,11 +199,14 @@ def table(runs: list[Run]) -> str:
         cells = [
             f"{batch}: {_median(mine, batch):.1f} ({_median_share(mine, batch):.0%})" for batch in batches
         ]
-        traces = [run["trace"] for run in mine if run["trace"]]
-        trace = f"{traces[0]['tokens_per_s']:12.1f}{traces[0]['new_tokens_per_s']:8.1f}" if traces else ""
+        traced = next((run for run in mine if run["trace"]), None)
+        trace = ""
+        if traced is not None:
+            found = traced["trace"]
+            trace = f"{found['tokens_per_s']:8.1f} ({_trace_share(traced)}){found['new_tokens_per_s']:8.1f}"
         weights = sum(mine[0]["weights"].values()) / 1e6
         peak = max(run["peak_bytes"] for run in mine) / 1e6
-        lines.append(f"{name:26}{'   '.join(cells):<48}{trace:>22}{weights:10.1f}{peak:8.0f}")
+        lines.append(f"{name:26}{'   '.join(cells):<48}{trace:>23}{weights:10.1f}{peak:8.0f}")
     return "\n".join(lines)
 
 

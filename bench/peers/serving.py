@@ -66,15 +66,32 @@ def _trueup(job: ServingJob) -> Result:
         decode.append(decode_part(batch, times, contexts, read, token))
     trace = None
     if job.trace:
-        engine = _engine(model, job.traced(), rows=TRACE_ROWS, room=TRACE_ROOM)
-        before = engine.stats()
+        reader = _Reader(model, read, token)
+        engine = _engine(reader, job.traced(), rows=TRACE_ROWS, room=TRACE_ROOM)
+        before, reader.bytes = engine.stats(), 0.0
         trace = _timed(job.traced(), lambda asked: _run(engine, asked))
         after = engine.stats()
+        trace["read_bytes"] = reader.bytes
         trace["steps"] = after.steps - before.steps
         trace["recomputed_tokens"] = after.recomputed_tokens - before.recomputed_tokens
         done = after.useful_tokens + after.recomputed_tokens
         trace["padding_share"] = 1 - done / after.processed_tokens
     return _result(decode, trace, bandwidth=bandwidth, weights=weights)
+
+
+class _Reader:
+    """A model that counts the bytes its steps have to read: the weights, and of each row the keys and values
+    it attends to."""
+
+    def __init__(self, model: Any, weights: float, token: float) -> None:
+        self._model, self._weights, self._token, self.bytes = model, weights, token, 0.0
+
+    def run(self, batch: Any) -> Any:
+        self.bytes += self._weights + int(batch.lengths_B.sum()) * self._token
+        return self._model.run(batch)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
 
 
 def _engine(model: Any, asked: list[Asked], *, rows: int, room: int | None = None) -> Any:
