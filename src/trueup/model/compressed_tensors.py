@@ -17,6 +17,7 @@ import torch
 from trueup.schema.quantization import BITS, StoredWeight
 
 PACKED, VALUES, SCALE, SHAPE = "weight_packed", "weight", "weight_scale", "weight_shape"
+UNPACKED_ROWS = 2048
 
 
 def pack(values_OI: torch.Tensor, bits: int) -> torch.Tensor:
@@ -35,11 +36,15 @@ def _signed(words: torch.Tensor) -> torch.Tensor:
 
 
 def unpack(packed: torch.Tensor, bits: int, inputs: int) -> torch.Tensor:
-    """The (O, I) int8 that `pack` was given."""
+    """The (O, I) int8 that `pack` was given. Some rows at a time: on the way they take several times their
+    room."""
     per_word = 32 // bits
     shifts = bits * torch.arange(per_word, dtype=torch.int32)
-    values = (packed.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)
-    return (values.flatten(1)[:, :inputs] - (1 << (bits - 1))).to(torch.int8).contiguous()
+    values_OI = torch.empty((len(packed), inputs), dtype=torch.int8)
+    for words, into in zip(packed.split(UNPACKED_ROWS), values_OI.split(UNPACKED_ROWS), strict=True):
+        values = (words.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)
+        into.copy_(values.flatten(1)[:, :inputs].sub_(1 << (bits - 1)))
+    return values_OI
 
 
 def quantization_config(

@@ -110,9 +110,10 @@ def _tensor(folder: Path, tensors: Any, name: str) -> torch.Tensor:
 
 
 def _read(folder: Path, tensors: Any, name: str, stored: StoredWeight) -> QuantizedWeight:
-    scales_OG = _tensor(folder, tensors, f"{name}.{SCALE}").float()
+    # A part of the mapped file would keep all of it in memory for as long as it is there itself.
+    scales_OG = _tensor(folder, tensors, f"{name}.{SCALE}").to(torch.float32, copy=True)
     if stored.scheme == "fp8":
-        values_OI = _tensor(folder, tensors, f"{name}.{VALUES}")
+        values_OI = _tensor(folder, tensors, f"{name}.{VALUES}").clone()
     else:
         outputs, inputs = (int(size) for size in _tensor(folder, tensors, f"{name}.{SHAPE}"))
         packed = _tensor(folder, tensors, f"{name}.{PACKED}")
