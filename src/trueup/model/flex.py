@@ -113,9 +113,8 @@ def _flex(
         block_mask=mask,
         scale=scaling,
         enable_gqa=True,
-        kernel_options={
-            "BACKEND": "TRITON"
-        },  # by itself torch takes another for short rows, made for decoding
+        # by itself torch takes another for short rows, made for decoding
+        kernel_options={"BACKEND": "TRITON"},
     )
     return seen_BJTD
 
