@@ -41,7 +41,9 @@ def unpack(packed: torch.Tensor, bits: int, inputs: int) -> torch.Tensor:
     per_word = 32 // bits
     shifts = bits * torch.arange(per_word, dtype=torch.int32)
     values_OI = torch.empty((len(packed), inputs), dtype=torch.int8)
-    for words, into in zip(packed.split(UNPACKED_ROWS), values_OI.split(UNPACKED_ROWS), strict=True):
+    for words, into in zip(
+        torch.split(packed, UNPACKED_ROWS), torch.split(values_OI, UNPACKED_ROWS), strict=True
+    ):
         values = (words.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)
         into.copy_(values.flatten(1)[:, :inputs].sub_(1 << (bits - 1)))
     return values_OI
