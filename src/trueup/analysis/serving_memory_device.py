@@ -68,9 +68,9 @@ def process_line(device: DeviceKind, measured: Measurement | None) -> dict[str, 
 def _micro_code(chip: str | None) -> Measurement:
     cores = NEURON_CORES.get(chip or "")
     if cores is None:
-        reason = "how many NeuronCores this chip has is not known, each of which takes about 96 MB of code"
+        reason = "how many NeuronCores this chip has is not known, each of which takes about 96 MiB of code"
         return unavailable("bytes", reason, scope="device")
-    how = f"{cores} physical cores x 96 MB ({NEURON_PAGES}); the programs' own instructions come on top"
+    how = f"{cores} physical cores x 96 MiB ({NEURON_PAGES}); the programs' own instructions come on top"
     return Measurement(
         value=float(cores * MICRO_CODE_BYTES), unit="bytes", kind="quoted", method=how, scope="device"
     )

@@ -77,12 +77,13 @@ def plan_text(
 ) -> RenderableType:
     """The lines, the verdict, the most that fits, and what would."""
     parts: list[RenderableType] = [Text(clean(title), style="bold"), Text(), _lines(lines, has), Text()]
-    parts += [_verdict(fit), *_limits(fit, ask), *_changes(fit)]
-    reasons = [
-        f"{LINE_LABELS.get(name, words(name))}: {clean(line.reason)}"
+    unknown = {
+        LINE_LABELS.get(name, words(name)): clean(line.reason)
         for name, line in lines.items()
         if line.value is None
-    ]
+    }
+    parts += [_verdict(fit, list(unknown)), *_limits(fit, ask), *_changes(fit)]
+    reasons = [f"{label}: {reason}" for label, reason in unknown.items()]
     parts += [Text(line, style="dim") for line in (*reasons, *map(clean, notes))]
     return Group(*parts)
 
@@ -100,10 +101,13 @@ def _lines(lines: Mapping[str, Measurement], has: Measurement) -> Table:
     return table
 
 
-def _verdict(fit: FitView) -> Text:
+def _verdict(fit: FitView, unknown: Sequence[str]) -> Text:
     if fit.fits is None:
         return Text(clean(fit.why), style="bold yellow")
     if fit.fits:
+        if unknown:
+            provided = f"fits, if what is not known stays within the headroom ({', '.join(unknown)}): "
+            return Text(f"{provided}{clean(fit.why)}", style="bold yellow")
         return Text(f"fits: {clean(fit.why)}", style="bold green")
     return Text(f"does not fit: {clean(fit.why)}", style="bold red")
 
