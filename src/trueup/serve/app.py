@@ -76,6 +76,7 @@ def make_app(api: Api) -> FastAPI:
 
     @app.get("/metrics")
     async def metrics() -> Response:
+        api.metrics.keeps(api.answers.held_bytes)
         return Response(api.metrics.page(), media_type=CONTENT_TYPE)
 
     @app.get("/v1/models")

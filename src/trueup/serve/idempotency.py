@@ -88,7 +88,9 @@ class KeptAnswer:
 
     def end(self, error: Exception | None = None) -> None:
         self.done, self._error = error is None, error
-        self._tell()
+        self._news.set()
+        # As one piece it takes a third of the room. Readers under way have the pieces, which are theirs too.
+        self._chunks = [b"".join(self._chunks)]
 
     def drop_bytes(self) -> None:
         """Readers under way keep what they have: the list is theirs too."""

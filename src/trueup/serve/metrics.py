@@ -70,6 +70,9 @@ class ServingMetrics:
         self._memory = Gauge(
             "trueup:memory_bytes", "What holds memory.", (*LABELS, "owner"), registry=self._registry
         )
+        self._answers = Gauge(
+            "trueup:idempotent_answers_bytes", "Answers kept for a retry.", LABELS, registry=self._registry
+        ).labels(*self._values)
         self._first_token_s = self._histogram(
             "vllm:time_to_first_token_seconds", "From arrival.", FIRST_TOKEN_S
         )
@@ -118,6 +121,9 @@ class ServingMetrics:
         """What was loaded, by owner."""
         for owner, size in memory_bytes.items():
             self._memory.labels(*self._values, owner).set(size)
+
+    def keeps(self, answers_bytes: int) -> None:
+        self._answers.set(answers_bytes)
 
     def replayed(self) -> None:
         self._replays.inc()
