@@ -22,12 +22,12 @@ _LATENCIES = tuple(
     for statistic in ("p50", "p90", "p99")
 )
 _ROWS: tuple[Metric, ...] = (
+    Metric(PER_MONTH, "$ a month, whole instances", *COST),
+    Metric(PER_MONTH_PART, "$ a month, parts of instances", *COST),
     Metric("usd_per_million_output_tokens", "$ per million output tokens", *COST),
     Metric("usd_per_million_total_tokens", "$ per million tokens, in and out", *COST),
     Metric("usd_per_million_input_tokens_split", "$ per million input tokens, by time", *COST),
     Metric("usd_per_million_output_tokens_split", "$ per million output tokens, by time", *COST),
-    Metric(PER_MONTH, "$ a month, whole instances", *COST),
-    Metric(PER_MONTH_PART, "$ a month, parts of instances", *COST),
     Metric("goodput_requests_per_s", "goodput, requests/s", *RATE),
     Metric("goodput_share", "answered within the limits", *_HIGHER, share=True),
     Metric("output_tokens_per_s", "output tokens/s", *RATE),
