@@ -12,7 +12,6 @@ from load_records import PRICE, make_load, request
 from trueup.analysis.comparable import ComparedRun
 from trueup.analysis.compare import Comparison, compare, group_of
 from trueup.analysis.load_bill import load_costs, traffic_given
-from trueup.analysis.load_compare import with_monthly
 from trueup.analysis.load_figures import summarize_load
 from trueup.schema import InputError, Measurement
 
@@ -103,9 +102,35 @@ def test_of_a_load_that_was_given_no_quality_it_is_said_that_an_original_has_non
 
 def test_a_month_at_a_stated_traffic_is_a_row() -> None:
     groups = [group_of("before", [load_run("a0")]), group_of("after", [load_run("b0", 0.5)])]
-    found = compare(with_monthly(groups, traffic_given(1e6)))
+    found = compare(groups, traffic=traffic_given(1e6))
+    assert found.rows[0].metric == "usd_per_month"
+    assert "$ a month, whole instances" in found.headline[0]
     figures = [group.figures["usd_per_month"] for group in found.groups]
     assert all(one.value is not None and one.value > 0 for one in figures)
+
+
+def test_how_far_a_loads_own_figures_carry_is_said_of_the_comparison_too() -> None:
+    others = Measurement(value=0.4, unit="1", kind="measured")
+    busy, slow = load_run("b0", given={"others_cpu_share": others}), load_run("b1")
+    rate = Measurement(
+        value=slow.measurements["completed_requests_per_s"].value * 2, unit="requests/s", kind="measured"
+    )
+    slow = replace(slow, measurements={**slow.measurements, "offered_requests_per_s": rate})
+    found = compared([load_run("a0")], [busy, slow])
+    assert found.groups[0].warnings == ()
+    assert found.groups[1].warnings == ("busy machine (1 of 2 loads)", "did not keep up (1 of 2 loads)")
+    assert all(words in found.headline[0] for words in found.groups[1].warnings)
+    notes = "\n".join(found.notes)
+    assert "load-b0: other processes used 40.0% of the client machine's CPU" in notes
+    assert "load-b1: the server did not keep up" in notes
+
+
+def test_the_limits_that_answers_are_held_to_are_said_by_group_where_they_differ() -> None:
+    limited = {"limits": {"ttft_s": 2.0, "tpot_s": 0.1}}
+    same = compared([load_run("a0", **limited)], [load_run("b0", **limited)])
+    assert same.stated == ("goodput and answers within the limits are of: TTFT ≤ 2 s and TPOT ≤ 0.1 s",)
+    found = compared([load_run("a0", **limited)], [load_run("b0")], allowed=["limits"])
+    assert "TTFT ≤ 2 s and TPOT ≤ 0.1 s of before; no limit was stated of after" in found.stated[0]
 
 
 def test_no_errors_on_either_side_is_shown_as_none_and_not_as_unknown() -> None:
@@ -145,7 +170,7 @@ def test_a_load_and_a_training_have_nothing_in_common() -> None:
 def test_a_training_has_no_traffic() -> None:
     groups = [group_of("a", [make_run("00000001")]), group_of("b", [make_run("00000002")])]
     with pytest.raises(InputError, match="--traffic is for loads"):
-        with_monthly(groups, traffic_given(10))
+        compare(groups, traffic=traffic_given(10))
 
 
 def test_an_allowance_for_trainings_is_none_for_loads() -> None:

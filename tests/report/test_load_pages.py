@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 
 import pytest
 from load_samples import make_load
@@ -11,7 +12,6 @@ from rich.console import Console
 from trueup.analysis.comparable import ComparedRun
 from trueup.analysis.compare import Comparison, compare, group_of
 from trueup.analysis.load_bill import make_load_bill, traffic_given
-from trueup.analysis.load_compare import with_monthly
 from trueup.analysis.load_metrics import load_metrics, themes_of
 from trueup.analysis.load_names import LOAD_NAMES
 from trueup.report.compare import comparison_text, value_text
@@ -35,7 +35,7 @@ def pair() -> tuple[RunRecord, RunRecord]:
 
 def comparison(*records: RunRecord) -> Comparison:
     groups = [group_of(one.name, [ComparedRun.of(one)]) for one in records]
-    return compare(with_monthly(groups, TRAFFIC))
+    return compare(groups, traffic=TRAFFIC)
 
 
 def page_of(*records: RunRecord) -> str:
@@ -151,3 +151,26 @@ def test_a_bill_does_not_say_that_a_server_was_started_which_ran_already() -> No
     shown = told(load_text(record, make_load_bill(record)))
     assert "starting and ending the load" in shown
     assert "and server" not in shown
+
+
+def busy(record: RunRecord) -> RunRecord:
+    """Beside neighbours that used half of the CPU."""
+    share = Measurement(value=0.5, unit="1", kind="measured")
+    return record.model_copy(update={"measurements": {**record.measurements, "others_cpu_share": share}})
+
+
+def test_nobody_reads_a_busy_machines_month_without_a_word_of_it() -> None:
+    before, after = pair()
+    found = comparison(before, busy(after))
+    for shown in (told(comparison_text(found)), comparison_page(found)):
+        assert "Beware: after: busy machine" in shown
+        assert re.search(r"\$ a month, whole instances.+\$.+, busy machine", shown)
+        assert "after: other processes used 50.0% of the client machine" in shown
+    assert "Beware" not in told(comparison_text(comparison(before, after)))
+
+
+def test_a_comparison_says_its_limits_and_its_traffic() -> None:
+    found = comparison(*pair())
+    for shown in (told(comparison_text(found)), unescape(comparison_page(found))):
+        assert "answers within the limits are of: TTFT ≤ 1.4 s" in shown
+        assert f"a month is of {TRAFFIC.words}" in shown

@@ -28,7 +28,8 @@ from .compare_findings import NO_VERDICT, THE_SAME, UNDECIDED, Finding, findings
 from .compare_front import Point, front_of, front_words
 from .compare_metric import Metric
 from .compare_turns import doubts, pairs_of
-from .load_compare import kind_of
+from .load_bill import Traffic
+from .load_compare import kind_of, load_doubts, stated, warnings_of, with_monthly
 from .quality_cost import target_perplexity, with_quality_cost
 
 FINISHED = "finished"
@@ -46,7 +47,8 @@ class LeftOut(Frozen):
 
 
 class GroupResult(Frozen):
-    """One group's side of the table. `figures` by measurement."""
+    """One group's side of the table. `figures` by measurement; `warnings`: what none of these is to be read
+    without, in a few words."""
 
     name: str
     platform: str
@@ -55,6 +57,7 @@ class GroupResult(Frozen):
     seeds: tuple[str, ...]
     left_out: tuple[LeftOut, ...]
     figures: dict[str, Measurement]
+    warnings: tuple[str, ...]
 
 
 class Row(Frozen):
@@ -68,8 +71,9 @@ class Row(Frozen):
 class Comparison(Frozen):
     """Everything a comparison found.
 
-    `perplexity` is the one that quality-matched costs are of; `compared` are settings, `allowed` is what
-    differs though it should not, `environment` what could explain a difference.
+    `perplexity` is the one that quality-matched costs are of; `stated`: what was given that figures of loads
+    are of; `compared` are settings, `allowed` is what differs though it should not, `environment` what could
+    explain a difference.
     """
 
     kind: RunKind
@@ -79,6 +83,7 @@ class Comparison(Frozen):
     groups: tuple[GroupResult, ...]
     findings: tuple[Finding, ...]
     perplexity: float | None
+    stated: tuple[str, ...]
     front: tuple[Point, ...]
     front_words: str
     compared: tuple[Difference, ...]
@@ -105,12 +110,16 @@ def compare(
     by: str | None = None,
     allowed: Iterable[str] = (),
     at_perplexity: float | None = None,
+    traffic: Traffic | None = None,
 ) -> Comparison:
-    """The comparison of these groups, or of their runs grouped by `by` anew.
+    """The comparison of these groups, or of their runs grouped by `by` anew; of loads with what the `traffic`
+    would cost a month.
 
     InputError where a run is on both sides, there are fewer than two groups, runs differ in what is not being
-    compared and is not `allowed`, units are mixed, or a throughput is zero.
+    compared and is not `allowed`, units are mixed, a throughput is zero, or a traffic is for trainings.
     """
+    if traffic is not None:
+        groups = with_monthly(groups, traffic)
     if by is not None:
         groups = regrouped(_each_once(groups), by)
     _require_two_sides(groups)
@@ -125,20 +134,29 @@ def compare(
     findings = [one for metric in rows for one in findings_of(metric, groups[0], groups[1:], figures, turns)]
     front = front_of(figures)
     names = [group.name for group in groups]
+    kind = kind_of(groups)
+    results = tuple(_result(group, figures[group.name]) for group in groups)
+    beware = _beware(results)
     return Comparison(
-        kind=kind_of(groups),
+        kind=kind,
         reference=names[0],
-        headline=tuple(_headline(names[0], name, findings, figures, rows) for name in names[1:]),
+        headline=tuple(_headline(names[0], name, findings, figures, rows) + beware for name in names[1:]),
         rows=tuple(_row(one, perplexity) for one in rows),
-        groups=tuple(_result(group, figures[group.name]) for group in groups),
+        groups=results,
         findings=tuple(findings),
         perplexity=perplexity,
+        stated=tuple(stated(groups, traffic)) if kind == "load" else (),
         front=tuple(front),
-        front_words=front_words(front, names) if kind_of(groups) == "train" else NO_FRONT,
+        front_words=front_words(front, names) if kind == "train" else NO_FRONT,
         compared=tuple(settings_compared(groups)),
         allowed=tuple(differences),
         environment=tuple(environment_differences(groups)),
-        notes=(*_stale_prices(groups), *doubts(groups), *_neighbours(groups)),
+        notes=(
+            *(load_doubts(groups) if kind == "load" else ()),
+            *_stale_prices(groups),
+            *doubts(groups),
+            *_neighbours(groups),
+        ),
     )
 
 
@@ -207,6 +225,12 @@ def _headline(
     )
 
 
+def _beware(groups: Sequence[GroupResult]) -> str:
+    """What makes a side's figures ones of another time, behind a verdict that rests on them."""
+    told = "; ".join(f"{group.name}: {', '.join(group.warnings)}" for group in groups if group.warnings)
+    return f". Beware: {told}" if told else ""
+
+
 def _in_words(figure: Measurement) -> str:
     if figure.unit.startswith("USD"):
         return f"${figure.value:.4g}"
@@ -243,6 +267,7 @@ def _result(group: Group, figures: dict[str, Measurement]) -> GroupResult:
             for run in group.left_out
         ),
         figures=figures,
+        warnings=warnings_of(group),
     )
 
 

@@ -21,7 +21,7 @@ from trueup.schema.bounds import PEAK, PER_DAY
 from .bill import BillLine, checked_price, known_kinds, price_kind, require_times, stale_price
 from .bill_lines import reason_of, value_of
 from .load_names import UNSEEN, load_figure, load_missing
-from .load_pace import pace_note
+from .load_pace import fell_behind, pace_note
 from .load_server import OVERLAP, counter_doubt
 from .outcomes import wall_seconds
 
@@ -277,8 +277,7 @@ def load_notes(record: RunRecord) -> list[str]:
         notes.append(f"the split between input and output tokens is {OVERLAP}")
     if (pace := pace_note(record)) is not None:
         notes.append(pace)
-    others = value_of(record, "others_cpu_share")
-    if others is not None and others > MANY_OTHERS:
+    if (others := _many_others(record)) is not None:
         notes.append(
             f"other processes used {others:.1%} of the client machine's CPU meanwhile, which makes a server "
             "there and the client slower: its figures are of a busy machine"
@@ -288,3 +287,18 @@ def load_notes(record: RunRecord) -> list[str]:
     if record.state == "interrupted":
         notes.append("the load was interrupted: the figures are of what was answered by then")
     return notes
+
+
+def load_warnings(record: RunRecord) -> list[str]:
+    """Those of the notes that a figure of the load is not to be read without, in a few words."""
+    told = {
+        "busy machine": _many_others(record) is not None,
+        "did not keep up": fell_behind(record),
+    }
+    return [words for words, holds in told.items() if holds]
+
+
+def _many_others(record: RunRecord) -> float | None:
+    """What others used of the CPU, where that is much of it."""
+    others = value_of(record, "others_cpu_share")
+    return others if others is not None and others > MANY_OTHERS else None

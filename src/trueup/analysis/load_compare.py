@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from trueup.schema import InputError, RunHeader, RunKind, RunRecord, unavailable
 
 from .aspect import Aspect
-from .load_bill import Traffic, monthly
+from .load_bill import Traffic, load_notes, load_warnings, monthly
+from .load_limits import limits_of
 from .load_metrics import PER_MONTH, PER_MONTH_PART
 
 if TYPE_CHECKING:
-    from .comparable import Group
+    from .comparable import ComparedRun, Group
 
 
 def _of_load(*keys: str) -> Callable[[RunHeader], Any]:
@@ -77,6 +79,44 @@ def with_monthly(groups: Sequence[Group], traffic: Traffic) -> list[Group]:
         )
         for group in groups
     ]
+
+
+def load_doubts(groups: Sequence[Group]) -> list[str]:
+    """What each load's own bill says of how far its figures carry, once for loads of which the same is
+    said."""
+    said: dict[str, list[str]] = {}
+    for group in groups:
+        for run in group.runs:
+            for note in load_notes(_record(run)):
+                said.setdefault(note, []).append(run.header.name)
+    return [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in said.items()]
+
+
+def warnings_of(group: Group) -> tuple[str, ...]:
+    """What no figure of the group's loads is to be read without: busy machine, did not keep up (1 of 3
+    loads). Nothing of trainings."""
+    loads = [run for run in group.runs if run.header.kind == "load"]
+    times = Counter(words for run in loads for words in load_warnings(_record(run)))
+    return tuple(
+        words if count == len(loads) else f"{words} ({count} of {len(loads)} loads)"
+        for words, count in times.items()
+    )
+
+
+def stated(groups: Sequence[Group], traffic: Traffic | None) -> list[str]:
+    """What the loads' figures are of: the limits that an answer was to keep, and the traffic of a month."""
+    limits = {group.name: {limits_of(run.header).words for run in group.runs} for group in groups}
+    every = set().union(*limits.values())
+    if len(every) == 1:
+        told = every.pop()
+    else:
+        told = "; ".join(f"{' or '.join(sorted(held))} of {name}" for name, held in limits.items())
+    lines = [f"goodput and answers within the limits are of: {told}"]
+    return lines if traffic is None else [*lines, f"a month is of {traffic.words}"]
+
+
+def _record(run: ComparedRun) -> RunRecord:
+    return RunRecord(header=run.header, measurements=dict(run.measurements))
 
 
 def _of_month(header: RunHeader, measurements: Mapping[str, Any], traffic: Traffic) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import fsum
+from typing import NamedTuple
 
 from trueup.schema import Measurement, RequestResult, RunRecord
 
@@ -23,6 +24,20 @@ KEPT_SHARE = 0.9  # of the rate: the last answers come after the last request
 GROWN_BY = 1.25
 LONG_WAIT = 0.1  # of the whole answer's time, in the server's queue
 THIRDS = ("in_flight_middle_third_count", "in_flight_last_third_count")
+
+
+class _Pace(NamedTuple):
+    """Requests and answers a second; requests in flight in the middle third of the load and in the last."""
+
+    offered: float
+    done: float
+    middle: float
+    last: float
+
+    @property
+    def fell_behind(self) -> bool:
+        grown = self.last > max(GROWN_BY * self.middle, self.middle + 1)
+        return self.done < KEPT_SHARE * self.offered or grown
 
 
 def in_flight_by_third(asked: Sequence[RequestResult]) -> dict[str, Measurement]:
@@ -41,22 +56,27 @@ def in_flight_by_third(asked: Sequence[RequestResult]) -> dict[str, Measurement]
     }
 
 
+def fell_behind(record: RunRecord) -> bool:
+    """Whether it is known that the server did not keep up; that it did, or is not known, is no."""
+    held = _pace(record)
+    return held is not None and held.fell_behind
+
+
 def pace_note(record: RunRecord) -> str | None:
     """Whether the server kept up, and what follows for its goodput. None where the load's rate is no steady
     one of its own (closed, or a ramp), or nothing is known."""
-    load = record.header.recipe.get("load")
-    if not isinstance(load, dict) or load.get("arrivals") not in ("poisson", "trace"):
+    if not _has_a_rate(record):
         return None
-    offered, done = (value_of(record, f"{what}_requests_per_s") for what in ("offered", "completed"))
-    if not offered or not done:
-        return None
-    middle, last = (value_of(record, name) for name in THIRDS)
-    if middle is None or last is None:
+    pace = _pace(record)
+    if pace is None:
         found = record.measurements.get(THIRDS[0])
         return f"whether the server kept up is not known: {found.reason}" if found is not None else None
-    held = f"{middle:.3g} requests were in flight in the middle third of the load, {last:.3g} in the last"
-    rates = f"{done:.4g} answers a second of {offered:.4g} requests a second"
-    if done < KEPT_SHARE * offered or last > max(GROWN_BY * middle, middle + 1):
+    held = (
+        f"{pace.middle:.3g} requests were in flight in the middle third of the load, {pace.last:.3g} in the "
+        "last"
+    )
+    rates = f"{pace.done:.4g} answers a second of {pace.offered:.4g} requests a second"
+    if pace.fell_behind:
         return f"the server did not keep up: {rates}; {held}. In a longer load latencies would grow further"
     if value_of(record, "goodput_share") != 1.0:
         return None
@@ -65,6 +85,21 @@ def pace_note(record: RunRecord) -> str | None:
         "more: its goodput is a lower bound, and the instances that follow from it an upper one; a higher "
         "--rate shows where it ends" + _but(record)
     )
+
+
+def _has_a_rate(record: RunRecord) -> bool:
+    """One that is steady and its own, and answers at it."""
+    load = record.header.recipe.get("load")
+    if not isinstance(load, dict) or load.get("arrivals") not in ("poisson", "trace"):
+        return False
+    return all(value_of(record, f"{what}_requests_per_s") for what in ("offered", "completed"))
+
+
+def _pace(record: RunRecord) -> _Pace | None:
+    """None where the load has no such rate, or too few requests."""
+    names = ("offered_requests_per_s", "completed_requests_per_s", *THIRDS)
+    known = [value for name in names if (value := value_of(record, name)) is not None]
+    return _Pace(*known) if _has_a_rate(record) and len(known) == len(names) else None
 
 
 def _but(record: RunRecord) -> str:

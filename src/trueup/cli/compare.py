@@ -51,11 +51,7 @@ def compare(
 
     groups = groups_of(selections)
     asked = traffic_asked(traffic, peak)
-    if asked is not None:
-        from trueup.analysis.load_compare import with_monthly
-
-        groups = with_monthly(groups, asked)
-    found = compared(groups, by=by, allowed=allow_difference, at_perplexity=at_perplexity)
+    found = compared(groups, by=by, allowed=allow_difference, at_perplexity=at_perplexity, traffic=asked)
     if out is not None:
         from trueup.report.compare_page import comparison_page
         from trueup.report.html import write

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trueup.analysis.load_metrics import PER_MONTH, PER_MONTH_PART
 from trueup.schema.counting import counted_as
 
 from .wording import clean, interval, is_share, number, quantity, quantity_within
@@ -35,7 +36,8 @@ _NEITHER = ("the same", "not enough runs", "no verdict")
 def comparison_text(found: Comparison) -> RenderableType:
     """Everything a comparison found that fits a terminal."""
     parts: list[RenderableType] = [Text(clean(line), style="bold") for line in found.headline]
-    parts += [Text(clean(found.front_words)), Text(), _groups(found.groups), Text(), _table(found)]
+    parts += [Text(clean(line)) for line in (found.front_words, *found.stated)]
+    parts += [Text(), _groups(found.groups), Text(), _table(found)]
     parts += [Text(line, style="dim") for line in unknown_words(found)]
     parts += [Text(f"note: {clean(note)}", style="yellow") for note in found.notes]
     parts += _left_out(found.groups)
@@ -58,6 +60,14 @@ def value_text(figure: Measurement, name: str) -> str:
         within = " within run" if (figure.ci_method or "").startswith("within_run") else ""
         text += f" {_reach(figure, figure.ci, name)}{within}"
     return text if figure.kind in ("measured", "derived") else f"{text}, {figure.kind}"
+
+
+def cell_text(group: GroupResult, metric: str) -> str:
+    """The group's figure; a month's bill with what it is not to be read without."""
+    text = value_text(group.figures[metric], metric)
+    if metric not in (PER_MONTH, PER_MONTH_PART) or not group.warnings or not _known(group, metric):
+        return text
+    return clean(f"{text}, {', '.join(group.warnings)}")
 
 
 def _reach(figure: Measurement, ci: tuple[float, float], name: str) -> str:
@@ -124,7 +134,7 @@ def _table(found: Comparison) -> Table:
             continue
         cells = [Text(clean(row.label))]
         for group in found.groups:
-            cells.append(Text(value_text(group.figures[row.metric], row.metric)))
+            cells.append(Text(cell_text(group, row.metric)))
             if group.name != found.reference:
                 one = findings[row.metric, group.name]
                 cells += [Text(ratio_text(one.ratio)), Text(verdict_text(one), style=_style(one))]

@@ -12,12 +12,12 @@ from trueup.analysis.compare_findings import NO_VERDICT, UNDECIDED
 from trueup.analysis.load_metrics import themes_of
 
 from .compare import (
+    cell_text,
     gathered_differences,
     group_line,
     known_to_any,
     ratio_text,
     unknown_words,
-    value_text,
     verdict_text,
 )
 from .html import Plot, environment
@@ -47,7 +47,7 @@ def comparison_page(found: Comparison) -> str:
     known = [row for row in found.rows if known_to_any(found, row.metric)]
     themes = themes_of(known, lambda row: row.metric) if load else [("", known)]
     page.globals.update(
-        value_text=value_text,
+        cell_text=cell_text,
         ratio_text=ratio_text,
         verdict_text=verdict_text,
         group_line=group_line,
