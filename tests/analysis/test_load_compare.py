@@ -100,6 +100,69 @@ def test_of_a_load_that_was_given_no_quality_it_is_said_that_an_original_has_non
     assert "no figures of a quality gate; an original has none" in (figure.reason or "")
 
 
+def judged_and_original(**served: Any) -> tuple[ComparedRun, ComparedRun]:
+    """A load on smollm2-135m, and one on what was made of it, with what the gate measured of both."""
+
+    def of(value: float, ci: tuple[float, float]) -> Measurement:
+        return Measurement(value=value, unit="1", kind="measured", ci=ci, ci_method="within_run: t")
+
+    given = {
+        "quality_perplexity_short": of(15.5, (14.9, 16.1)),
+        "quality_perplexity_original_short": of(15.0, (14.5, 15.5)),
+        "quality_kl_nats_short": of(0.02, (0.01, 0.03)),
+    }
+    original, quantised = load_run("a0"), load_run("b0", given=given)
+    recipes = (
+        {"model": {"path": "smollm2-135m"}, **served},
+        {"model": {"path": "small-int8"}, "quality": {"original": "hub/SmolLM2-135M"}},
+    )
+    first, second = (
+        replace(run, header=run.header.model_copy(update={"recipe": {**run.header.recipe, **recipe}}))
+        for run, recipe in zip((original, quantised), recipes, strict=True)
+    )
+    return first, second
+
+
+def test_the_originals_perplexity_is_what_the_gate_of_the_quantised_model_measured() -> None:
+    original, quantised = judged_and_original()
+    found = compared([original], [quantised])
+    before = found.groups[0].figures
+    assert (before["quality_perplexity_short"].value, before["quality_perplexity_short"].ci) == (
+        15.0,
+        (14.5, 15.5),
+    )
+    assert before["quality_kl_nats_short"].value is None
+    assert "is of hub/SmolLM2-135M, the original, as the gate that judged load-b0" in found.stated[-1]
+    (ratio,) = [one for one in found.findings if one.metric == "quality_perplexity_short"]
+    assert ratio.ratio.value == pytest.approx(15.5 / 15.0)
+    assert ratio.verdict == "no verdict"
+
+
+@pytest.mark.parametrize(
+    "served",
+    [{"model": {"path": "another"}}, {"server": {"options": ["--quant=int8"]}}],
+    ids=["another model", "rounded while it was loaded"],
+)
+def test_what_the_gate_measured_of_the_original_is_said_of_no_other(served: dict[str, Any]) -> None:
+    original, quantised = judged_and_original(**served)
+    found = compared([original], [quantised])
+    assert found.groups[0].figures["quality_perplexity_short"].value is None
+    assert len(found.stated) == 1
+
+
+def test_repeats_of_a_judgement_do_not_make_it_surer() -> None:
+    original, quantised = judged_and_original()
+
+    def thrice(run: ComparedRun) -> list[ComparedRun]:
+        ids = [f"{run.id[:1]}{n}" for n in range(3)]
+        return [replace(run, header=run.header.model_copy(update={"id": one})) for one in ids]
+
+    found = compared(thrice(original), thrice(quantised))
+    (ratio,) = [one for one in found.findings if one.metric == "quality_perplexity_short"]
+    assert ratio.verdict == "no verdict"
+    assert "says nothing more of it" in ratio.words
+
+
 def test_a_month_at_a_stated_traffic_is_a_row() -> None:
     groups = [group_of("before", [load_run("a0")]), group_of("after", [load_run("b0", 0.5)])]
     found = compare(groups, traffic=traffic_given(1e6))

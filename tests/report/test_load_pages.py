@@ -141,9 +141,18 @@ def test_why_there_is_no_split_is_told_once_on_page_and_terminal() -> None:
 def test_what_no_group_has_is_below_the_table_with_the_reason() -> None:
     found = comparison(*pair())
     page = comparison_page(found)
-    assert "no preemptions: the server" in page
+    assert re.search(r"no [^:]*preemptions[^:]*: the server", page)
     assert '<th scope="row">preemptions</th>' not in page
-    assert "no preemptions: the server" in told(comparison_text(found))
+    assert re.search(r"no [^:]*preemptions[^:]*: the server", told(comparison_text(found)))
+
+
+def test_one_sentence_says_why_a_side_has_no_quality() -> None:
+    figure = Measurement(value=0.5, unit="1", kind="measured")
+    given = {f"quality_{name}_share_short": figure for name in ("a", "b", "c", "d", "e")}
+    found = comparison(make_load("a0"), make_load("b0", name="after", given=given))
+    for shown in (told(comparison_text(found)), comparison_page(found)):
+        assert shown.count(" of before: it was given no figures of a quality gate") == 1
+        assert "quality: c share short and 2 more of before: it was given" in shown
 
 
 def test_a_bill_does_not_say_that_a_server_was_started_which_ran_already() -> None:

@@ -29,7 +29,7 @@ from .compare_front import Point, front_of, front_words
 from .compare_metric import Metric
 from .compare_turns import doubts, pairs_of
 from .load_bill import Traffic
-from .load_compare import kind_of, load_doubts, stated, warnings_of, with_monthly
+from .load_compare import kind_of, load_doubts, stated, warnings_of, with_monthly, with_originals
 from .quality_cost import target_perplexity, with_quality_cost
 
 FINISHED = "finished"
@@ -124,6 +124,7 @@ def compare(
         groups = regrouped(_each_once(groups), by)
     _require_two_sides(groups)
     differences = require_comparable(groups, allowed, by)
+    groups, originals = with_originals(groups)
     perplexity = target_perplexity(groups, at_perplexity)
     groups = [with_quality_cost(group, perplexity) for group in groups]
     rows = metrics_of(run for group in groups for run in group.runs)
@@ -145,7 +146,7 @@ def compare(
         groups=results,
         findings=tuple(findings),
         perplexity=perplexity,
-        stated=tuple(stated(groups, traffic)) if kind == "load" else (),
+        stated=(*stated(groups, traffic), *originals) if kind == "load" else (),
         front=tuple(front),
         front_words=front_words(front, names) if kind == "train" else NO_FRONT,
         compared=tuple(settings_compared(groups)),

@@ -31,6 +31,7 @@ Figures = Mapping[str, Mapping[str, Measurement]]  # by group, then by measureme
 Turns = Mapping[str, Sequence[Pair]]  # by the name of the group that is compared with the reference
 
 THE_SAME, UNDECIDED, NO_VERDICT = "the same", "not enough runs", "no verdict"
+GIVEN = "it was given to the runs with an interval of its own: that they repeat it says nothing more of it"
 _METHODS: dict[Design, str] = {
     "paired": "between_runs: paired t on log-ratios",
     "welch": "between_runs: Welch's t on logarithms",
@@ -84,6 +85,9 @@ def _side(metric: Metric, reference: Group, group: Group, figures: Figures, turn
         figure = figures[one.name][metric.name]
         if figure.value is None:
             return _Side(None, None, (0, 0), f"{one.name}: {figure.reason}")
+    if metric.given and any(figures[one.name][metric.name].ci is not None for one in (reference, group)):
+        before, after = (figures[one.name][metric.name].value or 0.0 for one in (reference, group))
+        return _Side(after / before if before > 0 else None, None, (1, 1), GIVEN)
     first, second = (values_of(metric, one.runs) for one in (reference, group))
     n = (len(first), len(second))
     a, b = [value for _, value in first], [value for _, value in second]

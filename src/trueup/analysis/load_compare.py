@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from trueup.schema import InputError, RunHeader, RunKind, RunRecord, unavailable
+from trueup.schema import InputError, Measurement, RunHeader, RunKind, RunRecord, unavailable
 
 from .aspect import Aspect
 from .load_bill import Traffic, load_notes, load_warnings, monthly
 from .load_limits import limits_of
-from .load_metrics import PER_MONTH, PER_MONTH_PART
+from .load_metrics import ORIGINAL, PER_MONTH, PER_MONTH_PART
 
 if TYPE_CHECKING:
     from .comparable import ComparedRun, Group
@@ -113,6 +113,55 @@ def stated(groups: Sequence[Group], traffic: Traffic | None) -> list[str]:
         told = "; ".join(f"{' or '.join(sorted(held))} of {name}" for name, held in limits.items())
     lines = [f"goodput and answers within the limits are of: {told}"]
     return lines if traffic is None else [*lines, f"a month is of {traffic.words}"]
+
+
+def with_originals(groups: Sequence[Group]) -> tuple[list[Group], list[str]]:
+    """The groups, of which those that serve the original of a model that a gate judged have what the gate
+    measured of it, and a sentence on each. Not where gates measured different things of it, as on other
+    text, nor where it was rounded while it was loaded."""
+    judged = [run for group in groups for run in group.runs if _original(run)]
+    found, told = [], []
+    for group in groups:
+        gates = [run for run in judged if all(_serves(one, _original(run)) for one in group.runs)]
+        figures = _of_original(gates)
+        if figures:
+            runs = (replace(run, measurements={**run.measurements, **figures}) for run in group.runs)
+            group = replace(group, runs=tuple(runs))
+            gate = gates[0]
+            told.append(
+                f"what is said of {group.name}'s quality is of {_original(gate)}, the original, as the gate "
+                f"that judged {gate.header.name} measured it"
+            )
+        found.append(group)
+    return found, told
+
+
+def _original(run: ComparedRun) -> str | None:
+    """What the model was made of that this load's gate judged."""
+    quality = run.header.recipe.get("quality")
+    named = quality.get("original") if isinstance(quality, Mapping) else None
+    return named if isinstance(named, str) else None
+
+
+def _serves(run: ComparedRun, model: str | None) -> bool:
+    """As far as its name says, a model's folder or hub name alike; and as it is, judged by no gate itself."""
+    served, server = (run.header.recipe.get(key) for key in ("model", "server"))
+    path = served.get("path") if isinstance(served, Mapping) else None
+    options = server.get("options") if isinstance(server, Mapping) else None
+    if model is None or not isinstance(path, str) or any("int8" in str(one) for one in options or ()):
+        return False
+    alike = path.rstrip("/").rpartition("/")[2].lower() == model.rstrip("/").rpartition("/")[2].lower()
+    return alike and not any(name.startswith("quality_") for name in run.measurements)
+
+
+def _of_original(gates: Sequence[ComparedRun]) -> dict[str, Measurement]:
+    """What all of these gates say of the original, under the name that it has of a model."""
+    found: dict[str, Measurement] = {}
+    for name, one in gates[0].measurements.items() if gates else ():
+        values = {run.measurements[name].value for run in gates if name in run.measurements}
+        if ORIGINAL in name and one.value is not None and values == {one.value}:
+            found[name.replace(ORIGINAL, "")] = one
+    return found
 
 
 def _record(run: ComparedRun) -> RunRecord:

@@ -42,7 +42,8 @@ _ROWS: tuple[Metric, ...] = (
     Metric("energy_per_output_token_j", "energy per output token", *ENERGY),
 )
 MEMORY = re.compile(r"(memory|plan)_\w+_bytes")  # by owner: as the server told, or as was planned
-_QUALITY = re.compile(r"quality_(?!tokens)(?!\w*_original)\w+")  # not what was judged on, nor by
+ORIGINAL = "_original"  # in the name of what a gate measured of the original
+_QUALITY = re.compile(rf"quality_(?!tokens)(?!\w*{ORIGINAL})\w+")  # not what was judged on, nor by
 _MORE_IS_BETTER = re.compile(
     r"(^|_)(score|accuracy|acc|exact_match|f1|agreement|overlap|match|matched|same)(_|$)"
 )

@@ -186,14 +186,20 @@ def _price(asked: Asked) -> Price | None:
 
 def _given(asked: Asked) -> dict[str, Measurement]:
     from trueup.load.given import read_given
-    from trueup.schema.quality import QUALITY_FILE
 
-    beside = Path(asked.server) / QUALITY_FILE  # a quantised model has its gate's result with it
-    gate = asked.quality or (beside if beside.is_file() else None)
+    gate = _gate(asked)
     found = read_given(gate, "--quality", "quality_") if gate else {}
     if asked.memory_plan:
         found |= read_given(asked.memory_plan, "--memory-plan", "plan_", "_bytes")
     return found
+
+
+def _gate(asked: Asked) -> Path | None:
+    """A quality gate's result: a quantised model has it with it."""
+    from trueup.schema.quality import QUALITY_FILE
+
+    beside = Path(asked.server) / QUALITY_FILE
+    return asked.quality or (beside if beside.is_file() else None)
 
 
 def _default_name(asked: Asked) -> str:
@@ -284,11 +290,15 @@ def _recording(
 
 def _recipe(asked: Asked, job: LoadJob, name: str) -> dict[str, Any]:
     """What stands in a load's record where a training run has its recipe."""
+    from trueup.load.given import original_of
+
     server: dict[str, Any] = {"address": job.address.root}
     if job.own is not None:  # its port is new each time and says nothing
         server = {"address": "a server of its own", "options": list(asked.serve_option)}
+    gate = _gate(asked)
     return {
         "name": name,
+        "quality": {"original": original_of(gate) if gate else None},
         "model": {"path": asked.model or (asked.server if job.own is not None else None)},
         "server": server,
         "load": job.settings.model_dump(mode="json"),

@@ -15,6 +15,14 @@ MOST_BYTES = 16 << 20
 _SECTIONS = ("measurements", "gate", "lines")
 
 
+def original_of(path: Path) -> str | None:
+    """The model that what a gate's file judges was made of, None where it does not say. The file was read by
+    `read_given`."""
+    document = json.loads(path.read_bytes())
+    named = document.get("original") if isinstance(document, Mapping) else None
+    return named if isinstance(named, str) else None
+
+
 def read_given(path: Path, option: str, prefix: str, suffix: str = "") -> dict[str, Measurement]:
     """What a command's --json printed: an object with NAME: measurement at its top, or under `measurements`,
     `gate` or `lines`. Names get the prefix, and the suffix where they end in no unit. InputError for a file

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DIFFERENCES_SHOWN = 12
 _LEFT_OUT_SHOWN = 6
-_GATHERED_FROM, _KEYS_SHOWN = 3, 4  # differences of which some groups' records do not speak
+_GATHERED_FROM, _KEYS_SHOWN = 3, 4  # rows, or differences, of which some groups' records do not speak
 _CHARACTERS = 60  # of a value, of a run's reason
 _GOOD = ("cheaper", "faster", "steadier", "less energy", "fewer tokens", "better")
 _SAID_BY_THE_ROW = (
@@ -152,16 +152,23 @@ def _known(group: GroupResult, metric: str) -> bool:
 
 def unknown_words(found: Comparison) -> list[str]:
     """Which figures no group has and why, and where one group lacks what another has."""
-    lines = []
+    rows: dict[tuple[str, str | None], list[str]] = {}  # by whose they are and the reason
     for row in found.rows:
         lacking = [group for group in found.groups if not _known(group, row.metric)]
         if len(lacking) == len(found.groups):
-            lines.append(f"no {row.label}: {lacking[0].figures[row.metric].reason}")
+            rows.setdefault(("", lacking[0].figures[row.metric].reason), []).append(row.label)
         else:
-            lines += [
-                f"no {row.label} of {group.name}: {group.figures[row.metric].reason}" for group in lacking
-            ]
-    return [clean(line) for line in lines]
+            for group in lacking:
+                of = f" of {group.name}"
+                rows.setdefault((of, group.figures[row.metric].reason), []).append(row.label)
+    return [clean(f"no {_some_of(labels, of)}{of}: {why}") for (of, why), labels in rows.items()]
+
+
+def _some_of(labels: Sequence[str], of: str) -> str:
+    """All that no group has, for they have no row; of what has one, the first."""
+    if not of or len(labels) <= _GATHERED_FROM:
+        return "; ".join(labels)
+    return f"{'; '.join(labels[:_GATHERED_FROM])} and {len(labels) - _GATHERED_FROM} more"
 
 
 def _style(found: Finding) -> str:
