@@ -89,6 +89,37 @@ def test_a_share_shows_its_ends_and_not_a_part_of_per_cent() -> None:
     assert value_text(share, "goodput_share") == "92.0 % (88.0 to 95.0 %) within run"
 
 
+@pytest.mark.parametrize(
+    ("ci", "shown"),
+    [
+        ((97.1, 102.9), "100 ±2.9 %"),
+        ((92.59, 108.0), "100 (92.59 to 108)"),
+        ((100 / 2.24, 224.0), "100 (44.64 to 224)"),
+        ((0.0, 200.0), "100 (0 to 200)"),
+    ],
+)
+def test_an_interval_is_said_as_more_or_less_only_where_both_ends_are_as_far(
+    ci: tuple[float, float], shown: str
+) -> None:
+    rate = Measurement(value=100.0, unit="tokens/s", kind="measured", ci=ci, ci_method="between_runs: t")
+    assert value_text(rate, "output_tokens_per_s") == shown
+
+
+def test_a_rate_without_an_interval_says_why_and_so_does_what_follows_from_it() -> None:
+    """Few answers of many keep the limit, so that goodput has too few for an interval; tokens have enough."""
+    strict = {"name": "after", "load": {"arrivals": "poisson", "rate": 2.0, "limits": {"ttft_s": 0.6}}}
+    found = comparison(make_load("a0", recipe={**strict, "name": "before"}), make_load("b0", recipe=strict))
+    before = found.groups[0].figures
+    assert before["output_tokens_per_s"].ci is not None
+    for name in ("goodput_requests_per_s", "usd_per_month", "usd_per_month_part"):
+        assert before[name].ci is None
+        assert "no interval: of " in before[name].method
+    for shown in (told(comparison_text(found)), comparison_page(found)):
+        assert re.search(
+            r"no interval of \$ a month, whole instances.* of before: of \d+ answers, and 20", shown
+        )
+
+
 def test_a_figure_with_an_interval_around_0_shows_its_ends() -> None:
     lost = Measurement(value=0.01, unit="1", kind="measured", ci=(-0.02, 0.04), ci_method="between_runs: a")
     assert value_text(lost, "quality_task_drop_share") == "1.0 % (-2.0 to 4.0 %)"

@@ -20,7 +20,7 @@ from trueup.schema.bounds import PEAK, PER_DAY
 
 from .bill import BillLine, checked_price, known_kinds, price_kind, require_times, stale_price
 from .bill_lines import reason_of, value_of
-from .load_names import UNSEEN, load_figure, load_missing
+from .load_names import UNSEEN, load_figure, load_missing, with_no_interval
 from .load_pace import fell_behind, pace_note
 from .load_server import OVERLAP, counter_doubt
 from .outcomes import wall_seconds
@@ -185,6 +185,7 @@ def monthly(record: RunRecord, price: Price, traffic: Traffic) -> Monthly:
         unit: str, value: float, ends: tuple[float, float] | None, how: str, of: Kind = kind
     ) -> Measurement:
         named = goodput.ci_method if ends and goodput else None
+        how = with_no_interval(how, goodput)
         return Measurement(value=value, unit=unit, kind=of, method=how, n=goodput.n, ci=ends, ci_method=named)
 
     whole = None if ci is None else (float(_up(ci[0])), float(_up(ci[1])))
@@ -219,6 +220,7 @@ def _over_rate(record: RunRecord, price: Price, name: str, rate_name: str) -> Me
     method = (
         f"{price.usd_per_hour:.9g} USD/h / ({rate.value:.6g} {rate.unit} × 3600) × 10⁶; price {price.kind}"
     )
+    method = with_no_interval(method, rate)
     return load_figure(
         name, usd_per_s / rate.value, price_kind(price), method, n=rate.n, ci=ci, ci_method=rate.ci_method
     )

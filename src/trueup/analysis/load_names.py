@@ -28,6 +28,7 @@ STATISTICS = {
 }
 
 UNSEEN = "more tokens are counted than the text has bytes: tokens that are not shown, or a count too high"
+NO_INTERVAL = "no interval: "  # in the method of a figure that has none, before the reason
 
 LOAD_NAMES: dict[str, NameFacts] = {
     # what was asked and answered
@@ -152,6 +153,17 @@ def load_figure(
         ci=ci,
         ci_method=ci_method if ci else None,
     )
+
+
+def why_no_interval(found: Measurement) -> str | None:
+    """The reason, of a figure that has none and says why."""
+    return found.method.partition(NO_INTERVAL)[2] or None if found.ci is None else None
+
+
+def with_no_interval(method: str, of: Measurement) -> str:
+    """The method of a figure that follows from another one, which may have no interval for it."""
+    why = why_no_interval(of)
+    return f"{method}; {NO_INTERVAL}{why}" if why else method
 
 
 def load_missing(name: str, reason: str, *, n: int | None = None, method: str = "") -> Measurement:

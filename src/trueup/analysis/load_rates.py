@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trueup.schema import Measurement, RequestResult
+from trueup.schema.counting import counted
 
-from .load_names import load_figure
+from .load_names import NO_INTERVAL, load_figure
 from .statistics import INTERVAL_NEEDS, ratio_interval_within_run
 
 SLICES = 40
@@ -53,21 +54,30 @@ def rate(
     """Σ amounts, of `n` requests, over the stretch. The interval is a block bootstrap over equal slices of
     the stretch, which are correlated: `within_run`."""
     total = math.fsum(amount for _, amount in amounts)
-    ci, ci_method = _interval(amounts, stretch) if n >= INTERVAL_NEEDS else (None, None)
+    ci, told = _interval(amounts, stretch, n)
     method = f"{what} over the whole stretch, its start and end included"
+    ci_method = told if ci else None
+    if ci is None:
+        method += f"; {NO_INTERVAL}{told}"
     return load_figure(name, total / stretch.seconds, "measured", method, n=n, ci=ci, ci_method=ci_method)
 
 
 def _interval(
-    amounts: Sequence[tuple[float, float]], stretch: Stretch
-) -> tuple[tuple[float, float] | None, str | None]:
+    amounts: Sequence[tuple[float, float]], stretch: Stretch, n: int
+) -> tuple[tuple[float, float] | None, str]:
+    """With how it was made, or why there is none."""
+    if n < INTERVAL_NEEDS:
+        return None, f"of {counted(n, 'answer')}, and {INTERVAL_NEEDS} are needed"
     import numpy as np
 
     times, weights = zip(*amounts, strict=True)
     sums, _ = np.histogram(times, bins=SLICES, range=(stretch.begin_s, stretch.end_s), weights=weights)
-    if np.count_nonzero(sums) < SLICES // 2:  # resamples without any amount would have no logarithm
-        return None, None
+    if (some := np.count_nonzero(sums)) < SLICES // 2:  # a resample without any would have no logarithm
+        return (
+            None,
+            f"something came in {some} of {SLICES} equal slices of time, and {SLICES // 2} are needed",
+        )
     found = ratio_interval_within_run(sums.tolist(), [stretch.seconds / SLICES] * SLICES)
     if found.ci is None or not all(map(math.isfinite, found.ci)):
-        return None, None
+        return None, "the slices of time differ by more than can be told"
     return found.ci, found.method.replace("steps", "slices of time")

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trueup.analysis.load_metrics import PER_MONTH, PER_MONTH_PART
+from trueup.analysis.load_names import why_no_interval
 from trueup.schema.counting import counted_as
 
 from .wording import clean, interval, is_share, number, quantity, quantity_within
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 DIFFERENCES_SHOWN = 12
 _LEFT_OUT_SHOWN = 6
 _GATHERED_FROM, _KEYS_SHOWN = 3, 4  # rows, or differences, of which some groups' records do not speak
+_EVEN = 0.05  # by so much two digits are rounded at most
 _CHARACTERS = 60  # of a value, of a run's reason
 _GOOD = ("cheaper", "faster", "steadier", "less energy", "fewer tokens", "better")
 _SAID_BY_THE_ROW = (
@@ -51,8 +53,8 @@ def comparison_text(found: Comparison) -> RenderableType:
 
 
 def value_text(figure: Measurement, name: str) -> str:
-    """A figure, give or take half its 95% interval (of the ratio of its ends the root), or with the ends
-    where they are not so; `within run` where that is of one run's steps or requests."""
+    """A figure, give or take half its 95% interval, or with its ends where they are not as far; `within run`
+    where that is of one run's steps or requests."""
     if figure.value is None:
         return "–"
     text = short_text(quantity_within(figure.value, figure.ci, figure.unit, name))
@@ -71,12 +73,12 @@ def cell_text(group: GroupResult, metric: str) -> str:
 
 
 def _reach(figure: Measurement, ci: tuple[float, float], name: str) -> str:
-    """± of a figure above 0 whose interval is as far, by its ratio, on both sides; else the two ends."""
+    """± of a figure above 0 whose interval goes as far up as down, but for what is rounded; else the ends."""
     low, high = ci
     value = figure.value or 0.0
     plain = figure.unit != "1" or not is_share(name)  # of a share in per cent ± would read as points
-    if plain and low > 0 and value > 0 and math.isclose(high / value, value / low, rel_tol=0.02):
-        return f"±{number(100 * (math.sqrt(high / low) - 1), 2)} %"
+    if plain and low > 0 and math.isclose(high - value, value - low, rel_tol=_EVEN):
+        return f"±{number(100 * (high - low) / 2 / value, 2)} %"
     return f"({short_text(interval(ci, figure.unit, name))})"
 
 
@@ -151,8 +153,9 @@ def _known(group: GroupResult, metric: str) -> bool:
 
 
 def unknown_words(found: Comparison) -> list[str]:
-    """Which figures no group has and why, and where one group lacks what another has."""
+    """Which figures no group has and why, and where one group lacks what another has, or an interval."""
     rows: dict[tuple[str, str | None], list[str]] = {}  # by whose they are and the reason
+    bare: dict[tuple[str, str], list[str]] = {}
     for row in found.rows:
         lacking = [group for group in found.groups if not _known(group, row.metric)]
         if len(lacking) == len(found.groups):
@@ -161,7 +164,13 @@ def unknown_words(found: Comparison) -> list[str]:
             for group in lacking:
                 of = f" of {group.name}"
                 rows.setdefault((of, group.figures[row.metric].reason), []).append(row.label)
-    return [clean(f"no {_some_of(labels, of)}{of}: {why}") for (of, why), labels in rows.items()]
+        for group in found.groups:
+            why = why_no_interval(group.figures[row.metric])
+            if why is not None:
+                bare.setdefault((group.name, why), []).append(row.label)
+    lines = [f"no {_some_of(labels, of)}{of}: {why}" for (of, why), labels in rows.items()]
+    lines += [f"no interval of {_some_of(labels, of)} of {of}: {why}" for (of, why), labels in bare.items()]
+    return [clean(line) for line in lines]
 
 
 def _some_of(labels: Sequence[str], of: str) -> str:
