@@ -275,3 +275,10 @@ def test_neighbours_are_not_known_where_the_server_may_be_among_them() -> None:
     found = summarize_load(make_load([request(0, 0.0)], samples=samples, environment=environment))
     assert found["others_cpu_share"].reason == why
     assert summarize_load(make_load([request(0, 0.0)], samples=samples))["others_cpu_share"].value == 0.9
+
+
+def test_a_closed_load_offers_no_rate() -> None:
+    record = make_load([request(n, float(n)) for n in range(30)], load={"arrivals": "closed"})
+    offered = summarize_load(record)["offered_requests_per_s"]
+    assert offered.value is None
+    assert "a closed load offers no rate" in (offered.reason or "")

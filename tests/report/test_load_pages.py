@@ -18,6 +18,7 @@ from trueup.report.compare import comparison_text, value_text
 from trueup.report.compare_page import LOADED, TRAINED, comparison_page
 from trueup.report.load import load_text
 from trueup.report.load_page import load_page
+from trueup.report.load_words import requests_words
 from trueup.schema import Measurement, RunRecord, SpanTotal
 
 TRAFFIC = traffic_given(100_000)
@@ -214,3 +215,18 @@ def test_a_comparison_says_its_limits_and_its_traffic() -> None:
     for shown in (told(comparison_text(found)), unescape(comparison_page(found))):
         assert "answers within the limits are of: TTFT ≤ 1.4 s" in shown
         assert f"a month is of {TRAFFIC.words}" in shown
+
+
+def test_a_closed_load_is_not_said_to_be_offered() -> None:
+    """An older record has a figure all the same."""
+    record = make_load(
+        recipe={"name": "before", "load": {"arrivals": "closed", "concurrency": 2, "limits": {}}}
+    )
+    rate = Measurement(value=1.047, unit="requests/s", kind="measured")
+    record = record.model_copy(
+        update={"measurements": {**record.measurements, "offered_requests_per_s": rate}}
+    )
+    said = list(requests_words(record))
+    assert not [line for line in said if "offered" in line]
+    assert [line for line in said if "answered:" in line]
+    assert "offered" in "".join(requests_words(make_load()))

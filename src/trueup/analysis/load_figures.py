@@ -15,7 +15,7 @@ from trueup.schema import Measurement, RequestResult, RunRecord, Sample
 from trueup.schema.counting import counted
 
 from .load_latency import of_latency
-from .load_limits import Limits, limits_of, within
+from .load_limits import Limits, closed, limits_of, within
 from .load_names import LOAD_NAMES, load_figure, load_missing
 from .load_pace import in_flight_by_third
 from .load_rates import Stretch, rate, stretch_of
@@ -29,6 +29,7 @@ Found = dict[str, Measurement]
 
 GIVEN_EVENT = "given"  # data: measurements that were given to the run, by name
 _COUNTED = "requests counted"
+_OFFERED = "offered_requests_per_s"
 
 
 class _Sorted(NamedTuple):
@@ -59,6 +60,10 @@ def summarize_load(record: RunRecord, *, extra: Mapping[str, Measurement] | None
     samples = [one for one in record.samples if stretch and stretch.begin_s <= one.at_s <= stretch.end_s]
     found = _counts(sorted_)
     found |= _in_time(sorted_, stretch, limits)
+    if closed(record.header):
+        found[_OFFERED] = load_missing(
+            _OFFERED, "a closed load offers no rate: the next request waits for an answer"
+        )
     found |= in_flight_by_third(sorted_.all)
     found |= of_tokens(sorted_.whole, stretch)
     found |= of_latency(sorted_.whole)
@@ -119,7 +124,7 @@ def _share(name: str, count: int, judged: int, how: str) -> Measurement:
 
 def _in_time(sorted_: _Sorted, stretch: Stretch | None, limits: Limits) -> Found:
     names = (
-        *("load_s", "offered_requests_per_s", "completed_requests_per_s", "goodput_requests_per_s"),
+        *("load_s", _OFFERED, "completed_requests_per_s", "goodput_requests_per_s"),
         *("goodput_share", "in_flight_mean_count", "in_flight_max_count", "no_request_share"),
     )
     if stretch is None:
@@ -127,7 +132,7 @@ def _in_time(sorted_: _Sorted, stretch: Stretch | None, limits: Limits) -> Found
     whole, judged = sorted_.whole, len(sorted_.whole) + len(sorted_.failed)
     found = {
         "load_s": load_figure("load_s", stretch.seconds, "measured", "first request due to last answer"),
-        "offered_requests_per_s": _offered(sorted_.all),
+        _OFFERED: _offered(sorted_.all),
         "completed_requests_per_s": rate(
             "completed_requests_per_s",
             [(one.done_s, 1.0) for one in whole],
@@ -169,9 +174,9 @@ def _offered(asked: Sequence[RequestResult]) -> Measurement:
     due = [one.due_s for one in asked]
     over_s = max(due) - min(due)
     if len(due) < 2 or over_s <= 0:
-        return load_missing("offered_requests_per_s", "fewer than two instants at which requests were due")
+        return load_missing(_OFFERED, "fewer than two instants at which requests were due")
     method = "(requests − 1) / (last due − first due)"
-    return load_figure("offered_requests_per_s", (len(due) - 1) / over_s, "measured", method, n=len(due))
+    return load_figure(_OFFERED, (len(due) - 1) / over_s, "measured", method, n=len(due))
 
 
 def _energy(record: RunRecord, samples: Sequence[Sample], output_tokens: Measurement) -> Found:

@@ -1,4 +1,4 @@
-"""Limits on latency that an answer is to keep, and whether it did."""
+"""What a load was asked to be: limits on latency, whether an answer kept them, and whether it is closed."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ class Limits(Frozen):
         named = {"TTFT": self.ttft_s, "TPOT": self.tpot_s, "E2E": self.e2e_s}
         told = [f"{name} ≤ {limit:g} s" for name, limit in named.items() if limit is not None]
         return " and ".join(told) or "no limit was stated"
+
+
+def closed(header: RunHeader) -> bool:
+    """Whether a number of requests was kept in flight, so that the next waits for an answer."""
+    load = header.recipe.get("load")
+    return isinstance(load, Mapping) and load.get("arrivals") == "closed"
 
 
 def limits_of(header: RunHeader) -> Limits:

@@ -39,7 +39,7 @@ LOAD_NAMES: dict[str, NameFacts] = {
     "cancelled_requests_count": NameFacts("count", "process", "requests that the end of the load cut off"),
     "error_share": NameFacts("1", "process", "failed requests over failed and completed ones"),
     "offered_requests_per_s": NameFacts(
-        "requests/s", "process", "requests over the stretch in which they were due"
+        "requests/s", "process", "requests over the stretch in which they were due; not of a closed load"
     ),
     "completed_requests_per_s": NameFacts("requests/s", "process", "whole answers over the measured stretch"),
     "goodput_requests_per_s": NameFacts(

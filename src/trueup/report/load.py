@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from trueup.analysis.load_bill import load_notes
-from trueup.analysis.load_limits import limits_of
 from trueup.analysis.load_metrics import MEMORY
 from trueup.analysis.load_names import FORMULAS
 
@@ -34,7 +33,7 @@ def load_text(record: RunRecord, bill: LoadBill | None) -> RenderableType:
     if bill is not None:
         parts += [*costs_text(bill.costs), Text(f"price: {price_words(bill.price)}", style="dim")]
     parts += [Text(), latency_table(found), Text()]
-    parts += [Text(line) for line in requests_words(found, limits_of(record.header))]
+    parts += [Text(line) for line in requests_words(record)]
     parts += [Text(line) for line in (*tokens_words(found), *server_words(found))]
     parts += _given_and_told(found)
     if bill is not None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trueup.analysis.load_bill import load_notes
-from trueup.analysis.load_limits import limits_of
 from trueup.analysis.load_metrics import MEMORY, PER_MONTH, PER_MONTH_PART, load_metrics, themes_of
 from trueup.analysis.load_names import FORMULAS, LOAD_NAMES
 from trueup.analysis.names import P99_NEEDS
@@ -104,7 +103,6 @@ def _month_of(bill: LoadBill | None) -> dict[str, Measurement]:
 
 def _view(anchor: str, record: RunRecord, bill: LoadBill | None) -> LoadView:
     found = record.measurements
-    limits = limits_of(record.header)
     return LoadView(
         anchor=anchor,
         record=record,
@@ -114,7 +112,7 @@ def _view(anchor: str, record: RunRecord, bill: LoadBill | None) -> LoadView:
         month=list(month_words(bill.monthly)) if bill and bill.monthly else [],
         notes=bill.notes if bill else load_notes(record),
         latencies=[row for key, label in LATENCIES.items() if (row := _latency(found, key, label))],
-        said=[*requests_words(found, limits), *tokens_words(found), *server_words(found)],
+        said=[*requests_words(record), *tokens_words(found), *server_words(found)],
         memory=[(name, one) for name, one in found.items() if MEMORY.fullmatch(name)],
         quality=[(name, one) for name, one in found.items() if name.startswith("quality_")],
         figures=list(found.items()),

@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from trueup.analysis.load_limits import closed, limits_of
+
 from .headline import interval_name
 from .wording import clean, dollar_decimals, dollars, interval, quantity, quantity_within, words
 
 if TYPE_CHECKING:
     from trueup.analysis.load_bill import Monthly
-    from trueup.analysis.load_limits import Limits
-    from trueup.schema import Measurement
+    from trueup.schema import Measurement, RunRecord
 
 INPUT_SPLIT, OUTPUT_SPLIT = (f"usd_per_million_{which}_tokens_split" for which in ("input", "output"))
 COSTS = {
@@ -49,8 +50,10 @@ def costs_words(costs: Mapping[str, Measurement]) -> list[tuple[str, str]]:
     return told
 
 
-def requests_words(found: Found, limits: Limits) -> Iterator[str]:
-    """How many came to what end, at what rate, and how many within the limits."""
+def requests_words(record: RunRecord) -> Iterator[str]:
+    """How many came to what end, at what rate, and how many within the limits. A closed load offers no rate
+    of its own: an older record has one all the same."""
+    found, limits = record.measurements, limits_of(record.header)
     counted = {what: _value(found, f"{what}_requests_count") for what in ("completed", "failed", "cancelled")}
     told = ", ".join(
         f"{count:,.0f} {'answered' if what == 'completed' else what}"
@@ -63,8 +66,9 @@ def requests_words(found: Found, limits: Limits) -> Iterator[str]:
         if (match := _ERRORS.fullmatch(name)) and (count := _value(found, name))
     ]
     yield f"requests: {told}" + (f" ({', '.join(errors)})" if errors else "")
+    if not closed(record.header):
+        yield f"  offered: {figure_words(found, 'offered_requests_per_s')}"
     for name, label in (
-        ("offered_requests_per_s", "offered"),
         ("completed_requests_per_s", "answered"),
         ("goodput_requests_per_s", f"goodput ({limits.words})"),
     ):
