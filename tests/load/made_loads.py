@@ -47,6 +47,7 @@ def loaded(
     sink: Sink | None = None,
     folder: Path | None = None,
     job: dict[str, Any] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
     **changes: Any,
 ) -> LoadOutcome:
     """What came of the load."""
@@ -55,7 +56,7 @@ def loaded(
     more = job or {}
     recording = Recording(header(**changes), used, 0.0, loop.time, given=more.get("given"))
     made = LoadJob(settings=asked, address=Address("http://s"), **more)
-    return execute(made, recording, transport=server, loop_factory=lambda: loop)
+    return execute(made, recording, transport=server, loop_factory=lambda: loop, tell=tell)
 
 
 def real_time_loaded(server: Any, asked: LoadSettings, clock: Callable[[], float]) -> LoadOutcome:

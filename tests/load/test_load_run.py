@@ -227,3 +227,23 @@ def test_given_measurements_stand_with_the_loads_own() -> None:
     given = {"quality_perplexity": Measurement(value=12.5, unit="1", kind="measured", method="the gate")}
     record = loaded(ScriptedServer(quick), settings(), job={"given": given}).record
     assert record.measurements["quality_perplexity"] == given["quality_perplexity"]
+
+
+def test_a_load_says_every_ten_seconds_how_far_it_is() -> None:
+    """Six requests, two at a time, each answered after 25 s."""
+
+    def slow(n: int, body: dict[str, Any]) -> Script:
+        return answer_of(prompt=20, chunks=5, first_s=21.0, gap_s=1.0)
+
+    said: list[str] = []
+    record = loaded(
+        ScriptedServer(slow),
+        settings(requests=6, rate=None, arrivals="closed", concurrency=2, warm_up=2),
+        tell=said.append,
+    ).record
+    assert record.state == "finished"
+    assert said[0] == "warming up for 10 s: 0 of 2 requests answered, 2 in flight, 0 failed"
+    load = [line for line in said if line.startswith("under load")]
+    assert load[0] == "under load for 10 s: 0 of 6 requests answered, 2 in flight, 0 failed"
+    assert load[-1] == "under load for 70 s: 4 of 6 requests answered, 2 in flight, 0 failed"
+    assert len(load) == 7

@@ -88,3 +88,15 @@ def test_what_is_waited_for_is_told_with_the_servers_last_words(
         pytest.raises(HeardError, match=f"waiting for {url} to say that it is ready"),
     ):
         asyncio.run(_wait(own, url))
+
+
+def test_what_was_said_of_the_wait_is_not_said_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "TELL_EVERY_S", 0.0)
+    heard: list[str] = []
+    code = "import time; print('loading', flush=True); time.sleep(600)"
+    with (
+        OwnServer([sys.executable, "-c", code], tmp_path / "log", heard.append) as own,
+        pytest.raises(TrueupError, match="not ready"),
+    ):
+        asyncio.run(_wait(own, f"http://127.0.0.1:{free_port()}/ready", within_s=3.0))
+    assert [line for line in heard if line.endswith(": loading")] == heard[-1:]

@@ -99,7 +99,7 @@ def run_load(asked: Asked) -> LoadOutcome:
     try:
         recording, sampling = _recording(asked, job, device, home, run_id, name, price)
         say(f"run {run_id} ({name})")
-        outcome = execute(job, recording, sampling=sampling)
+        outcome = execute(job, recording, sampling=sampling, tell=say)
     finally:
         device.close()
     for problem in recording.sink.problems():

@@ -26,6 +26,7 @@ from trueup.schema.counting import counted, counted_as
 from .address import Address, ServedModel, served_model
 from .client import Ask, Target, key_header, open_client, send
 from .drive import closed_load, open_load
+from .progress import Progress, Tell
 from .prompts import PROBE_WORDS, FilePrompt, WordCost, cost_of, text_of
 from .record import Ending, LoadOutcome, Recording
 from .scrape import Snapshot, scrape
@@ -67,16 +68,18 @@ def execute(
     sampling: Callable[[Recording], AbstractContextManager[object]] = lambda _: nullcontext(),
     transport: httpx.AsyncBaseTransport | None = None,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    tell: Tell = lambda _: None,
 ) -> LoadOutcome:
     """Put the load on the server and emit its record. Never raises for what ends a load: see the outcome.
 
-    `sampling` reads sensors beside it; `transport` and `loop_factory` stand in for network and clock.
+    `tell` is told how far it is; `sampling` reads sensors beside it; `transport` and `loop_factory` stand in
+    for network and clock.
     """
     recording.tell()
     ending: Ending | None = None
     try:
         with sampling(recording), asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(_interruptible(_Load(job, recording).run(transport), recording))
+            runner.run(_interruptible(_Load(job, recording, tell).run(transport), recording))
     except _InterruptedError as error:
         ending = Ending("interrupted", f"{error} received {recording.progress()}")
     except TrueupError as error:
@@ -147,8 +150,9 @@ def _signals(caught: Callable[[signal.Signals], None]) -> Iterator[None]:
 class _Load:
     """The load as it goes on: find the server, learn what a word costs there, warm up, measure."""
 
-    def __init__(self, job: LoadJob, recording: Recording) -> None:
+    def __init__(self, job: LoadJob, recording: Recording, tell: Tell) -> None:
         self._job = job
+        self._tell = tell
         self._recording = recording
         self._timeline = recording.timeline
         self._settings = job.settings
@@ -243,7 +247,10 @@ class _Load:
     async def _warm_up(self, http: httpx.AsyncClient, target: Target, plan: Plan) -> None:
         """The load's first lengths with other texts, all at once; kept out of every figure."""
         asks = [plan.ask(index, warm_up=True) for index in range(self._settings.warm_up)]
-        results = await asyncio.gather(*(self._send(http, target, ask) for ask in asks))
+        progress = Progress()
+        async with progress.told(self._tell, "warming up", lambda: len(asks)):
+            sending = (progress.through(self._send(http, target, ask)) for ask in asks)
+            results = await asyncio.gather(*sending)
         for result in results:
             self._recording.request(result)
         failed = [result for result in results if result.error is not None]
@@ -253,10 +260,17 @@ class _Load:
             self._timeline.event("warning", why)
 
     async def _measure(self, http: httpx.AsyncClient, target: Target, plan: Plan, due: list[float]) -> None:
+        progress = Progress()
+        async with progress.told(self._tell, "under load", lambda: self._recording.planned):
+            await self._put(http, target, plan, due, progress)
+
+    async def _put(
+        self, http: httpx.AsyncClient, target: Target, plan: Plan, due: list[float], progress: Progress
+    ) -> None:
         settings, now, took = self._settings, self._timeline.now, self._recording.request
 
         async def sent(ask: Ask, due_s: float) -> RequestResult:
-            return await send(http, target, ask, due_s, now)
+            return await progress.through(send(http, target, ask, due_s, now))
 
         if settings.open:
             self._recording.planned = len(due)

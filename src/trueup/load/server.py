@@ -74,19 +74,21 @@ class OwnServer:
         return f"the server ended with exit code {code}; the last it said, from {self._log}:\n{self._tail()}"
 
     async def ready(self, http: httpx.AsyncClient, url: str, within_s: float) -> None:
-        """Wait until it says that it is, and tell of it each ten seconds. TrueupError where it ends before,
-        listens elsewhere or takes too long."""
+        """Wait until it says that it is, and tell each ten seconds what is new of it. TrueupError where it
+        ends before, listens elsewhere or takes too long."""
         now = asyncio.get_running_loop().time
         began = now()
-        tell_at = began + TELL_EVERY_S
+        tell_at, told = began + TELL_EVERY_S, None
         try:
             async with asyncio.timeout(within_s):
                 while not await _answers(http, url):
                     if (why := self.why_ended() or self._elsewhere(url)) is not None:
                         raise TrueupError(why)
                     if now() >= tell_at:
-                        self._tell(self._waiting(url, now() - began))
-                        tell_at = now() + TELL_EVERY_S
+                        last = self._tail().splitlines()[-1]
+                        if last != told:
+                            self._tell(_waiting(url, now() - began, last))
+                        tell_at, told = now() + TELL_EVERY_S, last
                     await asyncio.sleep(LOOK_EVERY_S)
         except TimeoutError:
             raise TrueupError(
@@ -111,17 +113,15 @@ class OwnServer:
                 )
         return None
 
-    def _waiting(self, url: str, seconds: float) -> str:
-        last = self._tail().splitlines()[-1]
-        return (
-            f"waiting for {url} to say that it is ready, for {seconds:.0f} s by now; the last it said: {last}"
-        )
-
     def _tail(self) -> str:
         with contextlib.suppress(OSError):
             raw = self._log.read_bytes()[-TAIL_BYTES:]
             return raw.decode("utf-8", "replace").strip() or "nothing"
         return "nothing"
+
+
+def _waiting(url: str, seconds: float, last: str) -> str:
+    return f"waiting for {url} to say that it is ready, for {seconds:.0f} s by now; the last it said: {last}"
 
 
 async def _answers(http: httpx.AsyncClient, url: str) -> bool:
