@@ -114,3 +114,12 @@ def test_a_quantised_folder_that_says_nothing_of_itself_is_no_model(judged: Path
     (folder / QUALITY_FILE).unlink()
     done = call("chat", folder, "-p", "hi", "--context", "64", home=tmp_path)
     refused(done, 2, "int8")
+
+
+def test_one_that_was_refused_is_pointed_to_with_a_reason_a_line(judged: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "small.refused"
+    shutil.copytree(judged, folder)
+    reasons = ("KL divergence 0.3, at most 0.1 is allowed", "greedy match 0.1, at least 0.3 is allowed")
+    write_quality(folder, record_of(folder).model_copy(update={"verdict": "refused", "reasons": reasons}))
+    refused(serve(tmp_path / "small", tmp_path), 2, "the quality gate refused", f"`trueup serve {folder}`")
+    refused(serve(folder, tmp_path), 1, *(f"\n  {reason}\n" for reason in reasons), "--unjudged")

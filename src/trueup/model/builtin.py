@@ -15,8 +15,10 @@ from typing import Any
 
 from trueup.files.whole import read_json_object, remove_leftovers, sha256_of
 from trueup.schema import InputError, StorageError
+from trueup.schema.quality import QUALITY_FILE
 
 from .folder import check_folder, safetensors_header
+from .quality_file import refused_of
 from .staging import exclusive, staged_folder
 
 MANIFEST = "trueup-model.json"
@@ -70,6 +72,12 @@ def _local(path_or_name: str) -> ResolvedModel | None:
     if local.exists():
         raise InputError(
             f"{path_or_name}: a file; a model is a folder with config.json, weights and tokenizer"
+        )
+    aside = refused_of(local)
+    if aside.is_dir():
+        raise InputError(
+            f"{path_or_name}: no such folder; the quality gate refused the model that was to be there, and "
+            f"it is kept in {aside}: its {QUALITY_FILE} says why, and so does `trueup serve {aside}`"
         )
     if not HUB_NAME.fullmatch(path_or_name):
         raise InputError(f"{path_or_name}: no such folder{_nearest(path_or_name)}")

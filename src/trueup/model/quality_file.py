@@ -72,9 +72,10 @@ def require_accepted(folder: Path) -> QualityRecord:
             "again"
         )
     if record.verdict == "refused":
+        reasons = "".join(f"\n  {reason}" for reason in record.reasons)
         raise RefusedQualityError(
-            f"{folder}: the quality gate refused this model: {'; '.join(record.reasons)}. Quantise the "
-            "original with more bits, smaller groups or --method gptq"
+            f"{folder}: the quality gate refused this model:{reasons}\nMore bits or smaller groups keep more "
+            "of the original; --method gptq is a thing to try, and its result is judged too"
         )
     return record
 
@@ -83,10 +84,15 @@ def _checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def refused_of(folder: Path) -> Path:
+    """Where a folder is kept that was to have this name and was refused."""
+    return folder.with_name(folder.name + REFUSED)
+
+
 def kept_aside(folder: Path) -> Path:
     """Moves a refused folder to its name and `.refused`, where an older refused one of ours makes way. Raises
     InputError where something else has that name."""
-    aside = folder.with_name(folder.name + REFUSED)
+    aside = refused_of(folder)
     if aside.exists() and not (aside / QUALITY_FILE).is_file():
         raise InputError(
             f"{aside}: exists, and a refused model was to be kept there; it is in {folder}, and its "
