@@ -53,6 +53,7 @@ class Running:
     shutdown: Shutdown
     thread: threading.Thread
     ended: list[Ended | BaseException] = field(default_factory=list)
+    to_finish: list[int] = field(default_factory=list)  # as it was told when it was to end
 
     def terminate(self) -> None:
         """As a SIGTERM does."""
@@ -107,7 +108,14 @@ def serving(
             started.set()
         app = make_app(api)
         return await serve(
-            app, service, listening, drain_s=drain_s, shutdown=shutdown, limits=limits, loaded=started.set
+            app,
+            service,
+            listening,
+            drain_s=drain_s,
+            shutdown=shutdown,
+            limits=limits,
+            loaded=started.set,
+            draining=made[0].to_finish.append,
         )
 
     def run() -> None:

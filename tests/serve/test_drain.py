@@ -53,6 +53,7 @@ def test_what_was_accepted_is_finished_and_the_server_ends_by_itself(stream: boo
         refused = httpx.post(f"{server.url}/v1/completions", json=PLAIN, timeout=30)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
         assert int(refused.headers["retry-after"]) >= 1
+        assert server.to_finish == [1]
         assert httpx.get(f"{server.url}/ready").status_code == 503
         assert httpx.get(f"{server.url}/health").status_code == 200
         engine.free()

@@ -220,8 +220,16 @@ async def _serving(
         limits=limits,
         parent=parent,
         orphaned=lambda: _note(f"process {parent} of --end-with is gone: finishing what was accepted"),
+        draining=lambda answers: _note(_draining(answers, section.drain_s)),
         loaded=lambda: _note(f"ready: {name}, {most:,} tokens of context, {section.concurrency} at once"),
     )
+
+
+def _draining(answers: int, drain_s: float) -> str:
+    if not answers:
+        return "ending: there is no answer to finish"
+    told = f"ending: {counted(answers, 'answer')} to finish, for {drain_s:g} s at most (--drain)"
+    return f"{told}; a second signal ends it at once"
 
 
 def _warm_up(shapes: int, all_shapes: int) -> str:

@@ -145,10 +145,11 @@ async def serve(
     parent: int | None = None,
     orphaned: Callable[[], None] = lambda: None,
     loaded: Callable[[], None] = lambda: None,
+    draining: Callable[[int], None] = lambda _: None,
 ) -> Ended:
     """Until it is told to stop, or its `parent`, a process id, is gone, and then for `drain_s` more at most.
     Raises ServiceError where the engine cannot be opened. `loaded` is told when it can, `orphaned` when the
-    parent is gone."""
+    parent is gone, `draining` how many answers there are to finish when it is to end."""
     config = uvicorn.Config(
         app,
         http=partial(_Connection, limits),  # type: ignore[arg-type]
@@ -170,6 +171,7 @@ async def serve(
         if await _first(service.loaded(), shutdown.asked.wait()):
             loaded()
             await _first(shutdown.asked.wait(), _ended(serving))
+        draining(service.under_way)
         cut = await _drained(service, shutdown, drain_s)
     except ServiceError as error:
         failure = error
