@@ -219,6 +219,22 @@ def test_loads_that_differ_are_refused_unless_it_is_allowed(key: str, load: dict
     assert compared(before, after, allowed=[key]).allowed[0].key == key
 
 
+def test_what_differs_is_said_in_words() -> None:
+    one = {"limits": {"ttft_s": 2.0}, "timeout_s": 600.0, "chat": True, "trace_digest": "ab" * 32}
+    other = {"limits": {}, "timeout_s": 60.0, "chat": False, "trace_digest": "cd" * 32, "concurrency": 4}
+    with pytest.raises(InputError) as caught:
+        compared([load_run("a0", **one)], [load_run("b0", **other)])
+    told = str(caught.value)
+    assert (
+        "TTFT ≤ 2 s, given up after 600 s in before; no limit was stated, given up after 60 s in after"
+        in told
+    )
+    assert "poisson, 1 a second in before; poisson, 1 a second, 4 in flight in after" in told
+    assert "chat completions in before; completions in after" in told
+    assert "a trace with the digest abababababab… in before" in told
+    assert not any(sign in told for sign in ("{", "None", "abababababababab"))
+
+
 def test_another_seed_is_another_repeat_and_no_difference() -> None:
     found = compared([load_run("a0", seed=1)], [load_run("b0", seed=2)])
     assert found.compared == ()

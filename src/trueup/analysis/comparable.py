@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -296,8 +297,12 @@ def _by_group(groups: Sequence[Group], value: Callable[[RunHeader], Any]) -> dic
     return {group.name: {as_text(value(run.header)) for run in group.runs} for group in groups}
 
 
+_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
+
+
 def _listed(values: set[str], most: int = 4) -> str:
-    shown = sorted(values)[:most]
+    """Of a SHA-256 as much as tells two apart."""
+    shown = [_DIGEST.sub(r"\1…", value) for value in sorted(values)[:most]]
     return ", ".join(shown) + (f" and {len(values) - most} more" if len(values) > most else "")
 
 

@@ -18,14 +18,50 @@ if TYPE_CHECKING:
     from .comparable import ComparedRun, Group
 
 
+# A setting of a load as it is said of one: {} is its value.
+_SAID = {
+    "arrivals": "{}",
+    "rate": "{:g} a second",
+    "rate_end": "to {:g} a second",
+    "concurrency": "{} in flight",
+    "concurrency_end": "to {} in flight",
+    "requests": "{} requests",
+    "duration_s": "{:g} s long",
+    "time_scale": "a trace's gaps times {:g}",
+    "trace_digest": "a trace with the digest {}",
+    "length_scale": "its lengths times {:g}",
+    "prompt_tokens": "prompts of {} tokens",
+    "output_tokens": "answers of {} tokens",
+    "prompts_digest": "prompts with the digest {}",
+    "temperature": "temperature {:g}",
+    "timeout_s": "given up after {:g} s",
+}
+_YES_OR_NO = {
+    "chat": ("chat completions", "completions"),
+    "ignore_eos": ("answers to be of that length", "answers that may end earlier"),
+}
+
+
 def _of_load(*keys: str) -> Callable[[RunHeader], Any]:
     def value(header: RunHeader) -> Any:
         load = header.recipe.get("load")
-        held = [load.get(key) for key in keys] if isinstance(load, Mapping) else []
-        told = [f"{key} {one}" for key, one in zip(keys, held, strict=False) if one not in (None, {})]
+        held = {key: load.get(key) for key in keys} if isinstance(load, Mapping) else {}
+        told = [_setting(header, key, one) for key, one in held.items() if one is not None]
         return ", ".join(told) or None
 
     return value
+
+
+def _setting(header: RunHeader, key: str, value: Any) -> str:
+    """In words; one of a type that a load's settings never have, as it stands."""
+    if key == "limits":
+        return limits_of(header).words
+    if key in _YES_OR_NO and isinstance(value, bool):
+        return _YES_OR_NO[key][0 if value else 1]
+    try:
+        return _SAID[key].format(value)
+    except (KeyError, ValueError):
+        return f"{key} {value}"
 
 
 def _aspect(meaning: str, *keys: str) -> Aspect:
