@@ -4,8 +4,8 @@
 
 Starts `trueup serve`, puts clients of every kind on it (bench/mixed_load.py), reads the memory of its process
 once a second, and ends it by SIGTERM. Fails (exit 1) where blocks are still held once it is idle, memory grew
-by more than 5% from the second tenth of the time to the last, metrics and clients disagree, or it does not end
-by itself. Answers that are kept for retries, as the server tells, are no growth.
+by more than 5% from the second tenth of the time to the last, metrics and clients disagree, or it does not
+end by itself. Answers that are kept for retries, as the server tells, are no growth.
 """
 
 from __future__ import annotations
