@@ -222,6 +222,13 @@ def test_serving_is_profiled_with_its_pool(main: Main) -> None:
     by_what = {one["what"]: one["saves_bytes"] for one in found["suggestions"]}
     assert by_what["bf16 keys and values"] == kinds["kv_pool"] / 2
     assert by_what["blocks of 4 tokens"] == 2 * (15 - 3) / 2 * of_token
+    whole = kinds["weights"]
+    assert whole / 5 < by_what["weights in int8 (trueup quantize)"] < whole * 3 / 4
+
+
+def test_weights_that_are_int8_already_are_not_suggested(main: Main) -> None:
+    asked = ("memory", "profile", "tiny", "--length", "31", "--quant", "int8", "--json")
+    assert not [one for one in document(main(*asked))["suggestions"] if "int8" in one["what"]]
 
 
 def test_training_holds_weights_gradients_and_two_moments(main: Main) -> None:

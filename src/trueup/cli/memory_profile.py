@@ -160,16 +160,24 @@ def _serving(resolved: ResolvedModel, asked: Asked, device: Device) -> Recorded:
     from trueup.analysis.memory_summary import KvFacts
     from trueup.model.inference import InferenceModel
     from trueup.model.memory_profile_serving import ServingRun, record_serving
+    from trueup.model.quantized import is_quantised
 
-    model = InferenceModel.load(
-        resolved.folder, asked.quant, device=device.torch_device, max_positions=asked.length + 1
-    )
+    def loaded(quant: ServedAs) -> InferenceModel:
+        return InferenceModel.load(
+            resolved.folder, quant, device=device.torch_device, max_positions=asked.length + 1
+        )
+
+    model = loaded(asked.quant)
     run = ServingRun(asked.rows, asked.length, asked.block_size, 4 if asked.kv == "fp32" else 2)
 
     def others() -> Others:
         for chunk in _parts(asked.length):
             smaller = replace(run, chunk=chunk)
             yield f"prefill chunks of {counted(chunk, 'token')}", partial(record_serving, model, smaller)
+        held, there = sum(model.weight_bytes().values()), _memory_there(device)
+        # It is rounded here, matrix by matrix, and takes less than these do.
+        if not is_quantised(resolved.folder) and asked.quant != "int8" and (there is None or held < there):
+            yield "weights in int8 (trueup quantize)", lambda: record_serving(loaded("int8"), run)
 
     per_token = int(kv_bytes_per_token(model.dims, bytes_per_value=run.kv_bytes))
     kv = KvFacts(per_token, run.kv_bytes, asked.block_size, asked.rows)
