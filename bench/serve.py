@@ -88,6 +88,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--new", type=int, default=64, help="tokens generated for each")
     parser.add_argument("--requests", type=int, default=200, help="of the trace; 0: none")
     parser.add_argument("--scale", type=float, default=0.25, help="of the trace's lengths")
+    parser.add_argument("--batch-tokens", type=int, default=256, help="of a step of the trace, the most")
     parser.add_argument("--longest", type=int, default=1024, help="prompt and answer of a traced request")
     parser.add_argument("--trace", type=Path, default=TRACE, help="CSV with ContextTokens, GeneratedTokens")
     parser.add_argument("--model", default="smollm2-135m", help="a built-in's name or a folder")
@@ -128,6 +129,7 @@ def _job(asked: argparse.Namespace) -> tuple[ServingJob, dict[str, str]]:
         vocabulary=config_of(folder)["vocab_size"],
         threads=open_device("cpu").choose_threads()[0],
         seed=0,
+        batch_tokens=asked.batch_tokens,
     )
     return job, skipped
 

@@ -18,7 +18,7 @@ from .serving_job import BLOCK, Asked, DecodePart, ServingJob, alike, decode_par
 Result = dict[str, Any]
 
 TRACE_ROOM = 16  # of the longest requests of the trace: the pool that both who run it have
-TRACE_ROWS = 32  # that trueup computes at once; transformers as many as the pool holds, 256 tokens a step
+TRACE_ROWS = 32  # that trueup computes at once; transformers as many as the pool holds
 
 
 def main() -> None:
@@ -67,7 +67,8 @@ def _trueup(job: ServingJob) -> Result:
     trace = None
     if job.trace:
         reader = _Reader(model, read, token)
-        engine = _engine(reader, job.traced(), rows=TRACE_ROWS, room=TRACE_ROOM)
+        rows, room = TRACE_ROWS, TRACE_ROOM
+        engine = _engine(reader, job.traced(), rows=rows, room=room, batch_tokens=job.batch_tokens)
         before, reader.bytes = engine.stats(), 0.0
         trace = _timed(job.traced(), lambda asked: _run(engine, asked))
         after = engine.stats()
@@ -94,14 +95,22 @@ class _Reader:
         return getattr(self._model, name)
 
 
-def _engine(model: Any, asked: list[Asked], *, rows: int, room: int | None = None) -> Any:
+def _engine(
+    model: Any, asked: list[Asked], *, rows: int, room: int | None = None, batch_tokens: int = 256
+) -> Any:
     """Warm, with room for `room` of the longest request, or for `rows`; at most `rows` at once."""
     from trueup.serve.engine import Engine
     from trueup.serve.plan import plan_serving
 
     longest = max(len(one.prompt) + one.new for one in asked)
     blocks = 1 + (room or rows) * -(-longest // BLOCK)
-    plan = plan_serving(max_context=longest, blocks=blocks, concurrency=rows, block_size=BLOCK)
+    plan = plan_serving(
+        max_context=longest,
+        blocks=blocks,
+        concurrency=rows,
+        block_size=BLOCK,
+        prefill_chunk=batch_tokens,
+    )
     model.new_pool(plan.blocks, plan.block_size)
     engine = Engine(model, plan, eos_ids=frozenset(), prefix_cache=False)
     engine.warm_up()
@@ -213,17 +222,17 @@ def _continuous(job: ServingJob) -> Result:
     model = _transformers(job)
     model.generation_config.do_sample = False
     model.generation_config.eos_token_id = -1
-    trace = _timed(job.traced(), lambda asked: _batched(model, asked)) if job.trace else None
+    trace = _timed(job.traced(), lambda asked: _batched(model, asked, job)) if job.trace else None
     return _result([], trace, bandwidth=bandwidth, weights=_weight_bytes(model))
 
 
-def _batched(model: Any, asked: list[Asked]) -> int:
+def _batched(model: Any, asked: list[Asked], job: ServingJob) -> int:
     from transformers import ContinuousBatchingConfig
 
     longest = max(len(one.prompt) + one.new for one in asked)
     blocks = TRACE_ROOM * -(-longest // BLOCK)
     config = ContinuousBatchingConfig(
-        page_size=BLOCK, num_blocks=blocks, max_batch_tokens=256, allow_block_sharing=False
+        page_size=BLOCK, num_blocks=blocks, max_batch_tokens=job.batch_tokens, allow_block_sharing=False
     )
     made = finished = 0
     with model.continuous_batching_context_manager(

@@ -37,6 +37,7 @@ class ServingJob:
     vocabulary: int
     threads: int
     seed: int
+    batch_tokens: int = 256  # of a step, the most
 
     @classmethod
     def read(cls, path: str) -> ServingJob:
