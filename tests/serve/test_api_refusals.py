@@ -24,6 +24,12 @@ def server() -> Iterator[Running]:
 
 # --- what is refused ----------------------------------------------------------------------------------------
 
+
+def said(**fields: Any) -> dict[str, Any]:
+    """A request with one message, the assistant's."""
+    return {"messages": [{"role": "assistant", "content": "x", **fields}]}
+
+
 REFUSED: list[tuple[str, dict[str, Any], str | None]] = [
     ("chat/completions", {"temperature": -0.1}, "temperature"),
     ("chat/completions", {"temperature": "hot"}, "temperature"),
@@ -57,7 +63,21 @@ REFUSED: list[tuple[str, dict[str, Any], str | None]] = [
     ("chat/completions", {"messages": []}, "messages"),
     ("chat/completions", {"messages": [{"role": "robot", "content": "x"}]}, "messages.[0].role"),
     ("chat/completions", {"messages": [{"role": "user"}]}, "messages.[0].content"),
+    ("chat/completions", said(role="user", content=None), "messages.[0].content"),
+    ("chat/completions", said(content=None), "messages.[0].content"),
+    ("chat/completions", said(refusal="no"), "messages.[0].refusal"),
+    ("chat/completions", said(content=None, refusal=5), "messages.[0].refusal"),
+    ("chat/completions", said(role="user", refusal=None), "messages.[0].refusal"),
+    ("chat/completions", said(role="user", tool_calls=[]), "messages.[0].tool_calls"),
+    ("chat/completions", said(tool_calls=[{"id": "a"}]), "messages.[0].tool_calls"),
+    ("chat/completions", said(tool_calls=0), "messages.[0].tool_calls"),
+    ("chat/completions", said(function_call={"name": "f"}), "messages.[0].function_call"),
+    ("chat/completions", said(audio={"id": "a"}), "messages.[0].audio"),
+    ("chat/completions", said(annotations=[{"type": "url_citation"}]), "messages.[0].annotations"),
     ("chat/completions", {"tools": [{"type": "function"}]}, "tools"),
+    ("chat/completions", {"tool_choice": 0}, "tool_choice"),
+    ("chat/completions", {"tool_choice": "required"}, "tool_choice"),
+    ("chat/completions", {"function_call": 0}, "function_call"),
     ("chat/completions", {"response_format": {"type": "json_object"}}, "response_format"),
     ("chat/completions", {"logit_bias": {"5": 1.0}}, "logit_bias"),
     ("chat/completions", {"logit_bias": {"5": math.nan}}, "logit_bias"),

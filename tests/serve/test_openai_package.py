@@ -38,6 +38,25 @@ def test_a_chat_answer(client: openai.OpenAI) -> None:
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
+def test_an_answer_goes_on_as_it_came(server: Running, client: openai.OpenAI) -> None:
+    said = client.chat.completions.create(**ASK).choices[0].message
+    for sent_back in (said, said.model_dump(), said.to_dict()):
+        messages: list[Any] = [*ASK["messages"], sent_back, {"role": "user", "content": "and?"}]
+        client.chat.completions.create(model=MODEL, messages=messages)
+        text = bytes(t for t in asked(server).prompt if t < 256)
+        assert text == b"user\nhi\nassistant\nHello, world.\nuser\nand?\nassistant\n"
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_refusal_is_what_the_assistant_said(server: Running, content: str | None) -> None:
+    refused = {"role": "assistant", "content": content, "refusal": "No."}
+    messages = [*ASK["messages"], refused, *ASK["messages"]]
+    response = post(server, "chat/completions", {**ASK, "messages": messages})
+    assert response.status_code == 200, response.text
+    text = bytes(t for t in asked(server).prompt if t < 256)
+    assert text == b"user\nhi\nassistant\nNo.\nuser\nhi\nassistant\n"
+
+
 def test_a_streamed_chat_answer_is_the_whole_one(client: openai.OpenAI) -> None:
     chunks = list(client.chat.completions.create(**ASK, stream=True))
     deltas = [chunk.choices[0].delta for chunk in chunks]

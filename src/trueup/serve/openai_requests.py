@@ -17,11 +17,15 @@ MOST_STOPS = 4
 MOST_STOP_CHARACTERS = 1000  # of one: each is looked for at the end of the text after every token
 MOST_STOP_TOKENS = 128
 SEEDS = 2**63
-NOTHING: tuple[Any, ...] = (None, [], {}, False)
 
 Count = Annotated[int, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARACTERS)]
 Asked = TypeVar("Asked", bound="Common")
+
+
+def is_off(value: Any) -> bool:
+    """Whether a field's value asks for nothing; 0 is no way to say so."""
+    return value is None or value is False or value in ([], {})
 
 
 class _Asked(BaseModel):
@@ -39,13 +43,46 @@ class TextPart(_Asked):
 
 
 class Message(_Asked):
+    """What an answer's message has beside its text is taken from an assistant, so that an answer can be sent
+    back as it came."""
+
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | list[TextPart] | None
     name: str | None = None  # ignored: templates have no place for it
+    # an assistant's alone
+    refusal: str | None = None  # what was said instead of an answer
+    # refused unless off
+    annotations: Any = None
+    audio: Any = None
+    function_call: Any = None
+    tool_calls: Any = None
+
+    @model_validator(mode="after")
+    def _has_one_text(self) -> Message:
+        if self.role != "assistant":
+            for field in ("refusal", *self.refused()):
+                if field in self.model_fields_set:
+                    raise ValueError(f"{field}|the field is for messages of the assistant")
+        if self.content is None and self.refusal is None:
+            raise ValueError("content|text is missing")
+        if self.content and self.refusal:
+            raise ValueError("refusal|a message has content or a refusal, not both")
+        return self
+
+    def refused(self) -> dict[str, bool]:
+        """As `Common.refused`."""
+        return {
+            "annotations": not is_off(self.annotations),
+            "audio": not is_off(self.audio),
+            "function_call": not is_off(self.function_call),
+            "tool_calls": not is_off(self.tool_calls),
+        }
 
     def plain(self) -> dict[str, str]:
-        """As chat templates take it; `developer` is the newer word for `system`."""
-        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        """As chat templates take it; `developer` is the newer word for `system`, and a refusal is what was
+        said."""
+        said = self.content or self.refusal or ""
+        text = said if isinstance(said, str) else "".join(part.text for part in said)
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
@@ -162,17 +199,25 @@ class ChatRequest(Common):
         plain = self.response_format is None or self.response_format == {"type": "text"}
         return {
             **super().refused(),
-            "tools": self.tools not in NOTHING,
-            "tool_choice": self.tool_choice not in (*NOTHING, "none", "auto"),
-            "functions": self.functions not in NOTHING,
-            "function_call": self.function_call not in (*NOTHING, "none", "auto"),
+            **self._refused_of_messages(),
+            "tools": not is_off(self.tools),
+            "tool_choice": not (is_off(self.tool_choice) or self.tool_choice in ("none", "auto")),
+            "functions": not is_off(self.functions),
+            "function_call": not (is_off(self.function_call) or self.function_call in ("none", "auto")),
             "response_format": not plain,
-            "modalities": self.modalities not in (*NOTHING, ["text"]),
-            "audio": self.audio not in NOTHING,
-            "prediction": self.prediction not in NOTHING,
+            "modalities": not (is_off(self.modalities) or self.modalities == ["text"]),
+            "audio": not is_off(self.audio),
+            "prediction": not is_off(self.prediction),
             "reasoning_effort": self.reasoning_effort not in (None, "none"),
             "verbosity": self.verbosity not in (None, "medium"),
             "web_search_options": self.web_search_options is not None,
+        }
+
+    def _refused_of_messages(self) -> dict[str, bool]:
+        return {
+            f"messages.[{place}].{field}": refused
+            for place, message in enumerate(self.messages)
+            for field, refused in message.refused().items()
         }
 
 
@@ -241,7 +286,8 @@ def _explained(error: ValidationError) -> ApiError:
             )
         case "value_error":
             field, _, why = str(first["ctx"]["error"]).partition("|")
-            return ApiError(400, f"{field}: {why}", param=field, code="invalid_value")
+            where = f"{param}.{field}" if param else field
+            return ApiError(400, f"{where}: {why}", param=where, code="invalid_value")
     if not param:
         return ApiError(400, "the body is to be a JSON object")
     return ApiError(400, f"{param}: {first['msg']}", param=param, code="invalid_value")
