@@ -60,6 +60,23 @@ def test_a_folder_without_a_config_has_no_plan(main: Main, tmp_path: Path) -> No
     refused(main("memory", "plan", tmp_path, "--platform", "cpu"), 2, "no config.json")
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("num_hidden_layers", 0), ("hidden_size", 0), ("hidden_size", "x"), ("hidden_size", 1e30)),
+        *(("num_key_value_heads", 0), ("num_key_value_heads", 3), ("vocab_size", -5), ("vocab_size", True)),
+        *(("num_attention_heads", 10**400), ("rope_theta", 0), ("rope_theta", float("nan"))),
+    ],
+)
+def test_a_model_that_cannot_be_is_not_planned(main: Main, tmp_path: Path, key: str, value: Any) -> None:
+    write_tiny(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    done = main("memory", "plan", tmp_path, "--platform", "cpu")
+    refused(done, 2, key)
+    assert len(done.err.strip().splitlines()) == 1
+
+
 def test_a_file_is_no_model_to_plan(main: Main, tmp_path: Path) -> None:
     write_tiny(tmp_path / "tiny")
     refused(

@@ -331,3 +331,90 @@ def test_loading_for_serving_needs_no_second_model_in_transformers(
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", refuse)
     assert InferenceModel.load(tiny.folder).dims.layers == 2
+
+
+# --- config.json and the weights are of one model -----------------------------------------------------------
+
+
+def change(folder: Path, **keys: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> ResolvedModel:
+    """With a head of its own."""
+    folder = tmp_path_factory.mktemp("apart")
+    write_tiny(folder)
+    return ResolvedModel(folder, "apart", "a test's")
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"num_hidden_layers": 1}, "says 1 layer .* have 2"),
+        ({"num_hidden_layers": 3}, "says 3 layers .* have 2"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings.* of their own"),
+        ({"vocab_size": 300}, r"\[260, 64\].*\[300, 64\]"),
+        ({"hidden_size": 128}, r"embed_tokens.weight has the shape"),
+        ({"num_key_value_heads": 4}, "k_proj.weight has the shape"),
+        ({"attention_bias": True}, r"no model\.layers\.0\.self_attn\.k_proj\.bias"),
+        ({"model_type": "gpt2"}, "not built as Llama's"),
+        ({"model_type": 5}, "does not describe a model"),
+        ({"rope_parameters": {"rope_theta": 0, "rope_type": "default"}}, "rope_theta 0"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads 3"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads 0"),
+        ({"hidden_size": 0}, "hidden_size 0"),
+        ({"rms_norm_eps": "x"}, "rms_norm_eps"),
+    ],
+    ids=lambda value: json.dumps(value)[:40],
+)
+def test_a_config_that_is_not_of_the_weights_is_refused(
+    apart: ResolvedModel, keys: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    folder = copied(apart, tmp_path)
+    change(folder, **keys)
+    with pytest.raises(InputError, match=words) as refused:
+        InferenceModel.load(folder)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"num_hidden_layers": 1}, "says 1 layer"),
+        ({"tie_word_embeddings": True}, r"no use for .* lm_head"),
+        ({"intermediate_size": 100}, r"has the shape"),
+    ],
+    ids=lambda value: json.dumps(value)[:40],
+)
+@pytest.mark.parametrize("scheme", ["int8", "fp8"])
+def test_a_quantised_folder_is_held_to_its_config_too(
+    apart: ResolvedModel, scheme: Scheme, keys: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "quantised"
+    quantise_to(out, apart, WANTED[scheme], None, lambda text: None)
+    change(out, **keys)
+    with pytest.raises(InputError, match=words):
+        InferenceModel.load(out)
+
+
+def test_a_tied_head_may_be_stored_a_second_time_and_no_tensor_else(
+    plain: ResolvedModel, tmp_path: Path
+) -> None:
+    folder = copied(plain, tmp_path)
+    change(folder, tie_word_embeddings=True)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
+    save_file(tensors, folder / "model.safetensors")
+    InferenceModel.load(folder)
+    tensors["lm_head.weight"][-1, -1] += 1
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(InputError, match="of their own"):
+        InferenceModel.load(folder)
+    del tensors["lm_head.weight"]
+    tensors["model.layers.0.self_attn.q_norm.weight"] = torch.ones(16)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"no use for 1 tensor .*q_norm"):
+        InferenceModel.load(folder)

@@ -69,9 +69,10 @@ def find_model(name: str) -> Model:
 
 
 def _model(title: str, config: dict[str, Any]) -> Model:
-    from trueup.model.dims import expected_dims, most_positions
+    from trueup.model.dims import expected_dims, most_positions, require_possible
     from trueup.recipe.models import TuneSection
 
+    require_possible(config, title)
     try:
         dims = expected_dims(config, TuneSection(method="full"))
     except (KeyError, TypeError, ValueError) as error:
@@ -226,7 +227,7 @@ def with_memory(place: Place, memory_gib: float | None) -> Place:
     if memory_gib is None:
         return place
     if not 0 < memory_gib < 1e9:
-        raise InputError(f"--memory {memory_gib:g}: GiB of memory, more than 0, are expected")
+        raise InputError(f"--memory {memory_gib:g}: a number of GiB above 0 and below 1e9 is expected")
     has = Measurement(
         value=memory_gib * 2**30, unit="bytes", kind="quoted", method="given by --memory", scope="device"
     )

@@ -2,11 +2,59 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from trueup.recipe.models import TuneSection
-from trueup.schema import ModelDims
+from trueup.schema import InputError, ModelDims
+
+# Keys of config.json that are numbers of something, from 1 on; those that may be missing or null last.
+REQUIRED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
+OPTIONAL = ("num_key_value_heads", "head_dim", "max_position_embeddings")
+LARGEST = 2**40  # beyond it a slip
+
+
+def require_possible(config: Mapping[str, Any], title: str) -> None:
+    """Raises InputError, in one line, for dimensions that no model can have. That one is missing is for
+    others to say."""
+    for key in (*REQUIRED, *OPTIONAL):
+        value = config.get(key)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
+            raise InputError(
+                f"{title}: config.json has {key} {shown(value)}; a whole number from 1 on is expected"
+            )
+    heads, kv_heads = config.get("num_attention_heads"), config.get("num_key_value_heads")
+    hidden = config.get("hidden_size")
+    if heads and kv_heads and heads % kv_heads:
+        raise InputError(
+            f"{title}: config.json has num_key_value_heads {kv_heads}; a divisor of num_attention_heads, "
+            f"{heads}, is expected"
+        )
+    if heads and hidden and not config.get("head_dim") and hidden % heads:
+        raise InputError(
+            f"{title}: config.json has num_attention_heads {heads} without a head_dim; a divisor of "
+            f"hidden_size, {hidden}, is expected"
+        )
+    for theta in _rope_thetas(config):
+        if isinstance(theta, bool) or not isinstance(theta, int | float) or not 0 < theta < math.inf:
+            raise InputError(
+                f"{title}: config.json has rope_theta {shown(theta)}; a number above 0 is expected"
+            )
+
+
+def shown(value: Any) -> str:
+    """What a file holds, in a line of bounded length. An integer of thousands of digits has no other form."""
+    whole = isinstance(value, int) and value.bit_length() > 128
+    return "a number of many digits" if whole else repr(value)[:40]
+
+
+def _rope_thetas(config: Mapping[str, Any]) -> list[Any]:
+    places = [config, *(config.get(key) for key in ("rope_parameters", "rope_scaling"))]
+    found = [place.get("rope_theta") for place in places if isinstance(place, Mapping)]
+    return [theta for theta in found if theta is not None]
 
 
 def expected_dims(config: dict[str, Any], tune: TuneSection) -> ModelDims:

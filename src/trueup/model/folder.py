@@ -18,6 +18,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.mo
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 CAUSAL_ENDINGS = ("ForCausalLM", "LMHeadModel")
 _SAMPLE_BYTES = 1 << 20
+UNREADABLE = "its safetensors header cannot be read"
 MAX_HEADER_BYTES = 100_000_000  # the safetensors format's own limit
 
 
@@ -114,6 +115,20 @@ def safetensors_header(path: Path) -> str:
 
     Raises ValueError where the header is not one or the file is not as long as the header says.
     """
+    return hashlib.sha256(_header(path)[0]).hexdigest()
+
+
+def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Of each tensor of a safetensors file. Raises ValueError as `safetensors_header` does."""
+    entries = _header(path)[1]
+    try:
+        return {name: tuple(map(int, one["shape"])) for name, one in entries.items()}
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(UNREADABLE) from None
+
+
+def _header(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """As it is in the file, and the tensors that it names."""
     size = path.stat().st_size
     with path.open("rb") as handle:
         prefix = handle.read(8)
@@ -124,11 +139,11 @@ def safetensors_header(path: Path) -> str:
             raise ValueError("not a safetensors file, or cut off in its header")
         header = handle.read(length)
     try:
-        entries = json.loads(header)
-        ends = [entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"]
+        entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
+        ends = [entry["data_offsets"][1] for entry in entries.values()]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-        raise ValueError("its safetensors header cannot be read") from None
+        raise ValueError(UNREADABLE) from None
     expected = 8 + length + max(ends, default=0)
     if size != expected:
         raise ValueError(f"{size} bytes long where its header says {expected}: cut off or damaged")
-    return hashlib.sha256(header).hexdigest()
+    return header, entries

@@ -6,7 +6,6 @@ P positions, D numbers of a head.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,17 +15,19 @@ from typing import Any, Protocol
 
 import torch
 
-from trueup.schema import InputError, ModelDims
+from trueup.schema import InputError, ModelDims, TrueupError
 
 from .decoder import UnsupportedError, check_decoder, check_structure
-from .dims import most_positions
+from .dims import most_positions, require_possible
 from .folder import config_of, weight_files
+from .inference_check import require_weights, with_one_layer
 from .inference_linear import Matrix
 from .quantized import facts_of, is_quantised, read_kept, read_quantized
 from .quiet import silence_libraries
 
 # Rotary embeddings whose angles depend on how long a sequence is, beyond the positions they were made for.
 GROWING_ROPE = ("dynamic", "longrope")
+WORDS = 200  # characters of what transformers says of a config.json: it may list all models that it knows
 SKETCHED = 64  # rows of the embedding and size of the feed-forward part of a model built to be looked at
 
 
@@ -131,13 +132,15 @@ class FolderWeights:
 
 def frame_of_folder(folder: Path, max_positions: int | None) -> Frame:
     """Raises InputError for a model that serving's forward pass does not fit: looked at in a model of one
-    layer, without the folder's weights."""
+    layer, without the folder's weights. And for weight files that are not what config.json describes."""
     config = config_of(folder)
+    require_possible(config, folder.name)
     with _input_errors(folder.name):
         sketch = _sketch(config)
         check_structure(sketch)
         check_decoder(sketch)
         dims = ModelDims.from_config(config, parameters=FolderWeights(folder).parameters, trainable=0)
+        require_weights(folder, config, dims)
         return _frame(sketch, dims, most_positions(config), max_positions, folder.name)
 
 
@@ -153,12 +156,8 @@ def _sketch(config: dict[str, Any]) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     silence_libraries()
-    own = copy.deepcopy(config)
-    own.pop("quantization_config", None)
-    own |= {"num_hidden_layers": 1, "vocab_size": SKETCHED, "intermediate_size": SKETCHED}
+    own = with_one_layer(config) | {"vocab_size": SKETCHED, "intermediate_size": SKETCHED}
     own |= dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
-    if own.get("layer_types"):
-        own["layer_types"] = own["layer_types"][:1]
     auto: Any = AutoModelForCausalLM
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
@@ -205,7 +204,10 @@ def _input_errors(name: str) -> Iterator[None]:
         raise InputError(
             f"{name}: {error}; serving has a forward pass of its own, for Llama-class decoders alone"
         ) from None
-    except (KeyError, ValueError) as error:
+    except (TrueupError, MemoryError):
+        raise
+    except Exception as error:  # of many kinds, for what config.json should not say
+        words = " ".join(str(error).split()) or type(error).__name__
         raise InputError(
-            f"{name}: its config.json does not describe a model that transformers knows: {error}"
+            f"{name}: its config.json does not describe a model that transformers knows: {words[:WORDS]}"
         ) from None
