@@ -117,6 +117,9 @@ def test_less_memory_than_all_could_use_is_served_and_said(main: Main) -> None:
         (("--kv-dtype", "fp8"), ("--kv-dtype fp8", "bf16")),
         (("--request", "0"), ("--request 0",)),
         (("--concurrency", "0"), ("--concurrency 0",)),
+        (("--concurrency", "9" * 20), ("--concurrency 99999999999999999999",)),
+        (("--waiting", "9" * 20), ("--waiting 99999999999999999999",)),
+        (("--memory", "1e30"), ("--memory 1e+30", "below 1e9")),
         (("--port", "99999"), ("--port 99999",)),
         (("--device", "tpu"), ("--device tpu", "cpu")),
         (("--api-key-file", "/no/such/file"), ("/no/such/file", "No such file")),
@@ -130,6 +133,39 @@ def test_bad_options_are_refused_in_words(
     main: Main, arguments: tuple[str, ...], parts: tuple[str, ...]
 ) -> None:
     refused(main("serve", "tiny", *arguments), 2, *parts)
+
+
+def test_more_threads_than_can_be_counted_are_refused(main: Main) -> None:
+    done = main("serve", "tiny", *SMALL, "--check", "--threads", str(2**63))
+    assert (done.code, done.out) == (2, "")
+    assert "--threads" in done.err
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("generation_config.json", "{", "not a readable JSON object"),
+        ("generation_config.json", "[]", "not a readable JSON object"),
+        ("generation_config.json", '{"eos_token_id": "x"}', "eos_token_id is 'x'"),
+        ("config.json", '{"num_hidden_layers": 0}', "num_hidden_layers 0"),
+        ("config.json", '{"num_hidden_layers": 1}', "says 1 layer"),
+        ("config.json", '{"hidden_size": "x"}', "hidden_size 'x'"),
+        ("config.json", '{"num_key_value_heads": 3}', "num_key_value_heads 3"),
+        ("config.json", '{"model_type": "gpt2"}', "not built as Llama's"),
+    ],
+)
+def test_a_folder_that_cannot_be_served_is_refused_before_it_listens(
+    main: Main, home: Path, tmp_path: Path, file: str, content: str, words: str
+) -> None:
+    assert main("serve", "tiny", *SMALL, "--check").code == 0
+    folder = tmp_path / "broken"
+    shutil.copytree(home / "models" / "tiny", folder)
+    if file == "config.json":
+        content = json.dumps(json.loads((folder / file).read_text()) | json.loads(content))
+    (folder / file).write_text(content)
+    done = main("serve", folder, *SMALL, "--port", "0")
+    refused(done, 2, words)
+    assert "listening" not in done.err
 
 
 def test_a_server_that_would_end_at_once_with_another_process_is_refused(main: Main) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .serve_plan import Asked, Planned
 
 LARGEST_PID = 2**31  # a number from here on is none of any system
+MOST_THREADS = 4096  # more than any processor has, and no more than torch can count
 SLOW_WARM_UP = 8  # shapes between two words about it
 UNJUDGED_OPTION = typer.Option(
     False,
@@ -72,7 +73,7 @@ def serve(
         False, "--require-idempotency-key", help="Refuse requests without the header Idempotency-Key."
     ),
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda or neuron."),
-    threads: int | None = typer.Option(None, "--threads", min=1, help="CPU threads."),
+    threads: int | None = typer.Option(None, "--threads", min=1, max=MOST_THREADS, help="CPU threads."),
     memory: float | None = typer.Option(
         None, "--memory", metavar="GIB", help="What may be used, in GiB, where you know better."
     ),
@@ -84,7 +85,7 @@ def serve(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Serve a model by OpenAI's API. SIGTERM or Ctrl-C: finishes what it accepted, then ends."""
-    from .serve_plan import asked_for, place_of, planned, require_judged
+    from .serve_plan import asked_for, place_of, planned, require_judged, require_served
 
     given = {
         "host": host,
@@ -107,6 +108,7 @@ def serve(
         asked = asked_for(model, given, _device(device), threads, overrides)
         judged = require_judged(asked.resolved, unjudged=unjudged)
         plan = planned(asked, place_of(asked.device), memory)
+        require_served(asked.resolved, plan)
         called = _sendable(name or asked.resolved.name)
         _tell(asked, plan, judged)
         ended = None if check else _run(asked, plan, keys, called, require_key=require_key, parent=parent)

@@ -104,6 +104,16 @@ def planned(asked: Asked, place: Place, memory_gib: float | None) -> Planned:
     return Planned(ask, replace(plan, blocks=pool.blocks), pool, found, place)
 
 
+def require_served(resolved: ResolvedModel, planned: Planned) -> None:
+    """Raises InputError for a folder that cannot be served, before anybody is told where: of what its
+    config.json says, and of its weights all but their values."""
+    from trueup.model.inference_weights import frame_of_folder
+    from trueup.serve.opening import end_ids_of
+
+    frame_of_folder(resolved.folder, planned.plan.max_context)
+    end_ids_of(resolved.folder)
+
+
 def served_as(ask: ServingAsk) -> Any:
     """In the decoder's words. A quantised folder is served as it is stored, with fp32 products on a CPU."""
     if ask.quant in ("fp32", "bf16", "int8"):

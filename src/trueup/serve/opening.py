@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trueup.files.whole import read_json_object
 from trueup.model.folder import config_of
+from trueup.schema import InputError
 
 from .codec import Codec
 from .plan import ServingPlan, StepShape
@@ -93,11 +94,20 @@ def codec_of(folder: Path, tokenizer: Any, template: Any) -> Codec:
 
 
 def end_ids_of(folder: Path) -> frozenset[int]:
-    """Tokens that end an answer by the model's own files."""
+    """Tokens that end an answer by the model's own files. Raises InputError where they do not say."""
     path = folder / "generation_config.json"
-    files = [config_of(folder), read_json_object(path) if path.is_file() else {}]
-    found: set[int] = set()
-    for config in files:
-        ids = config.get("eos_token_id")
-        found |= {ids} if isinstance(ids, int) else set(ids or ())
+    try:
+        generation = read_json_object(path) if path.is_file() else {}
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path}: not a readable JSON object ({error}); copy the model again") from None
+    return _end_ids(folder / "config.json", config_of(folder)) | _end_ids(path, generation)
+
+
+def _end_ids(path: Path, config: dict[str, Any]) -> frozenset[int]:
+    ids = config.get("eos_token_id")
+    found = ids if isinstance(ids, list) else [] if ids is None else [ids]
+    if any(not isinstance(one, int) or isinstance(one, bool) for one in found):
+        raise InputError(
+            f"{path}: eos_token_id is {str(ids)[:40]!r}; a token's number, or several, is expected"
+        )
     return frozenset(found)
