@@ -91,8 +91,10 @@ def test_at_the_limit_clients_hear_an_error_and_the_server_ends() -> None:
         *_, error, done, _rest = stream.answer().text.split("\n\n")
         assert json.loads(error.removeprefix("data: "))["error"]["code"] == "draining"
         assert done == "data: [DONE]"
+        assert "has waited 0.05 s" in whole.answer().json()["error"]["message"]
         engine.free()
-        assert server.result().cut == 2
+        ended = server.result()
+        assert (ended.cut, ended.at_once) == (2, False)
 
 
 def test_a_second_signal_waits_for_nobody() -> None:
@@ -103,8 +105,10 @@ def test_a_second_signal_waits_for_nobody() -> None:
         draining(server)
         server.terminate()
         assert asking.answer().status_code == 503
+        assert "was told not to wait" in asking.answer().json()["error"]["message"]
         engine.free()
-        assert server.result().cut == 1
+        ended = server.result()
+        assert (ended.cut, ended.at_once) == (1, True)
 
 
 def test_the_openai_package_sees_a_draining_server_as_one_to_retry() -> None:

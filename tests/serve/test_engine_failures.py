@@ -180,6 +180,14 @@ def test_blocks_of_a_request_that_overflowed_are_cleared_before_another_has_them
         assert told[good.id] == answer_alone(good)
 
 
+def test_a_warm_up_that_fails_for_another_reason_gives_no_advice_about_memory() -> None:
+    plan = plan_of()
+    runner = FailingRunner(plan, RuntimeError("sizes do not match"))
+    runner.fails = lambda batch: True
+    with pytest.raises(TrueupError, match=r"failed: RuntimeError: sizes do not match$"):
+        engine_of(plan, runner).warm_up()
+
+
 def test_a_warm_up_that_fails_names_the_shape_and_what_to_plan() -> None:
     plan = plan_of()
     runner = FailingRunner(plan, torch.OutOfMemoryError("no room"))

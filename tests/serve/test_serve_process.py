@@ -100,7 +100,7 @@ def test_a_second_signal_tells_the_clients_and_ends_it_with_code_1(home: Path) -
     assert answers == [503]
     assert code == 1
     assert "ending: 1 answer to finish, for " in err
-    assert "1 answer cut off" in err
+    assert "1 answer cut off at the second signal" in err
     assert "Traceback" not in err
 
 

@@ -16,6 +16,7 @@ from fake_engine import FakeEngine, says, without_end
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trueup.schema import InputError
 from trueup.serve.admission import (
     LATELY,
     LONGEST_WAIT_S,
@@ -224,6 +225,20 @@ def test_trouble_that_no_step_follows_is_over_after_a_while() -> None:
     with_service(test, clock=lambda: now)
 
 
+def test_an_engine_that_cannot_be_opened_for_what_was_asked_says_that_alone() -> None:
+    def broken() -> FakeEngine:
+        raise InputError("the folder is empty")
+
+    async def main() -> None:
+        service = Service(broken, tiny_codec(), room=1)
+        service.start()
+        with pytest.raises(InputError, match=r"^the folder is empty$"):
+            await service.loaded()
+        await service.close(WAIT_S)
+
+    asyncio.run(main())
+
+
 def test_an_engine_that_cannot_be_opened_says_why() -> None:
     def broken() -> FakeEngine:
         raise OSError("no such file")
@@ -233,7 +248,7 @@ def test_an_engine_that_cannot_be_opened_says_why() -> None:
         with pytest.raises(NotReadyError):
             await service.submit([ask()])
         service.start()
-        with pytest.raises(ServiceError, match="no such file"):
+        with pytest.raises(ServiceError, match="OSError: no such file"):
             await service.loaded()
         assert await service.close(WAIT_S)
 

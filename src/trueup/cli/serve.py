@@ -288,7 +288,8 @@ def _tell(asked: Asked, planned: Planned, judged: str | None) -> None:
 
 def _end(ended: Ended) -> None:
     if ended.cut:
-        _note(f"ended; {counted(ended.cut, 'answer')} cut off at the limit, and the clients told")
+        when = "at the second signal" if ended.at_once else "at the limit"
+        _note(f"ended; {counted(ended.cut, 'answer')} cut off {when}, and the clients told")
     else:
         _note("ended; everything accepted was answered")
     if not ended.whole:  # what does not end holds the interpreter's own end up

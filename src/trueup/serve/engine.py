@@ -58,9 +58,9 @@ class Engine:
             try:
                 self._runner.run(padding_batch(shape))
             except Exception as error:
+                way = "; plan fewer rows, a smaller chunk or less context" if is_out_of_memory(error) else ""
                 raise TrueupError(
-                    "warm-up: (rows, new tokens, context blocks) of "
-                    f"{shape} failed: {_words(error)}; plan fewer rows, a smaller chunk or less context"
+                    f"warm-up: (rows, new tokens, context blocks) of {shape} failed: {_words(error)}{way}"
                 ) from error
             if after is not None:
                 after(shape)

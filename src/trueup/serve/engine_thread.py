@@ -86,6 +86,7 @@ class EngineThread:
         listener: Listener,
     ) -> None:
         self.stats: EngineStats | None = None
+        self.failure: BaseException | None = None  # what ended the thread
         self._open_engine = open_engine
         self._codec = codec
         self._observer = observer
@@ -229,10 +230,12 @@ class EngineThread:
 
     def _fail(self, error: BaseException) -> None:
         lines = str(error).strip().splitlines() or ["no message"]
+        self.failure = error
         for live in self._live.values():
             self._finished(live, "error")
         self._live.clear()
-        self._tell(self._listener.failed, f"{type(error).__name__}: {lines[0]}")
+        whose = "" if isinstance(error, TrueupError) else f"{type(error).__name__}: "  # ours says all
+        self._tell(self._listener.failed, f"{whose}{lines[0]}")
 
     def _tell(self, tell: Callable[..., None], *arguments: Any) -> None:
         try:

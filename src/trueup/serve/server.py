@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from trueup.schema import InputError
+from trueup.schema import InputError, TrueupError
 
 from .admission import ServiceError
 from .limits import ApiLimits
@@ -37,10 +37,12 @@ UNUSABLE = {
 
 @dataclass(frozen=True)
 class Ended:
-    """How it ended: answers that were cut off at the limit, and whether the engine's thread ended too."""
+    """How it ended: answers that were cut off, whether the engine's thread ended too, and whether a second
+    signal cut them off, or the limit."""
 
     cut: int
     whole: bool
+    at_once: bool = False
 
 
 class Shutdown:
@@ -148,8 +150,8 @@ async def serve(
     draining: Callable[[int], None] = lambda _: None,
 ) -> Ended:
     """Until it is told to stop, or its `parent`, a process id, is gone, and then for `drain_s` more at most.
-    Raises ServiceError where the engine cannot be opened. `loaded` is told when it can, `orphaned` when the
-    parent is gone, `draining` how many answers there are to finish when it is to end."""
+    Raises ServiceError or InputError where the engine cannot be opened. `loaded` is told when it can,
+    `orphaned` when the parent is gone, `draining` how many answers there are to finish when it is to end."""
     config = uvicorn.Config(
         app,
         http=partial(_Connection, limits),  # type: ignore[arg-type]
@@ -165,7 +167,7 @@ async def serve(
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     watching = asyncio.create_task(_watch_parent(parent, shutdown, orphaned))
     service.start()
-    failure: ServiceError | None = None
+    failure: TrueupError | None = None
     cut = 0
     try:
         if await _first(service.loaded(), shutdown.asked.wait()):
@@ -173,7 +175,7 @@ async def serve(
             await _first(shutdown.asked.wait(), _ended(serving))
         draining(service.under_way)
         cut = await _drained(service, shutdown, drain_s)
-    except ServiceError as error:
+    except (ServiceError, InputError) as error:
         failure = error
     finally:
         watching.cancel()
@@ -183,7 +185,7 @@ async def serve(
         whole = await service.close(PATIENCE_S if service.stats is not None else 0)
     if failure is not None:
         raise failure
-    return Ended(cut, whole)
+    return Ended(cut, whole, shutdown.at_once.is_set())
 
 
 async def _drained(service: Service, shutdown: Shutdown, drain_s: float) -> int:
@@ -192,7 +194,8 @@ async def _drained(service: Service, shutdown: Shutdown, drain_s: float) -> int:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(drain_s):
             await _first(service.idle(), shutdown.at_once.wait())
-    return service.abandon(f"the server is shutting down and has waited {drain_s:g} s; ask another")
+    waited = "was told not to wait" if shutdown.at_once.is_set() else f"has waited {drain_s:g} s"
+    return service.abandon(f"the server is shutting down and {waited}; ask another")
 
 
 async def _watch_parent(parent: int | None, shutdown: Shutdown, orphaned: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Literal
 
-from trueup.schema import TrueupError
+from trueup.schema import InputError, TrueupError
 from trueup.schema.counting import counted
 
 from .admission import BusyError, DrainingError, Finishes, NotReadyError, ServiceError
@@ -97,8 +97,11 @@ class Service:
         self._engine.start()
 
     async def loaded(self) -> None:
-        """Until the engine is open and warm. Raises ServiceError where it could not be opened."""
+        """Until the engine is open and warm. Raises InputError where it could not be opened because of
+        what was asked for, and ServiceError where for any other reason."""
         await self._until(lambda: self.state != "loading")
+        if self.state == "failed" and isinstance(self._engine.failure, InputError):
+            raise InputError(self.reason)
         if self.state == "failed":
             raise ServiceError(f"the engine could not be opened: {self.reason}")
 
