@@ -69,6 +69,13 @@ def test_text_under_other_keys_is_text(key: str) -> None:
     assert (found.first_s, found.error, found.text_bytes) == (3.0, None, len("so"))
 
 
+@pytest.mark.parametrize("number", [5, 0, 1.5, True])
+def test_a_number_is_no_text(number: Any) -> None:
+    for chat, chunk in ((True, chat_chunk({"content": number})), (False, text_chunk(number))):
+        found = result_of(Script([(1.0, chunk), (0.0, DONE)]), chat=chat)
+        assert found.error == "malformed"
+
+
 def test_the_last_usage_counts_where_every_chunk_has_one() -> None:
     usages = [{"prompt_tokens": 7, "completion_tokens": n} for n in (9, 1, 2)]
     pieces = [(0.1, event({"choices": [{"text": "x"}], "usage": usage})) for usage in usages]

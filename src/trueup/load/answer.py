@@ -98,9 +98,13 @@ def reason_of(body: Any) -> str:
 
 
 def _texts_of(choice: dict[str, Any]) -> list[str]:
-    """Those that are not empty; of what is no text, as calls of tools are, what is written of it."""
+    """Those that are not empty; of what is no text, as calls of tools are, what is written of it. Raises
+    BrokenAnswerError for a number, which is no text in any protocol."""
     delta = choice.get("delta")
     held = [delta.get(key) for key in _TEXTS] if isinstance(delta, dict) else [choice.get("text")]
+    number = next((one for one in held if isinstance(one, int | float)), None)  # true and false too
+    if number is not None:
+        raise BrokenAnswerError("malformed", f"a chunk's text is no text: {str(number)[:40]}")
     return [str(one) for one in held if one]
 
 
