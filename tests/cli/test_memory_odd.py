@@ -77,6 +77,14 @@ def test_a_model_that_cannot_be_is_not_planned(main: Main, tmp_path: Path, key: 
     assert len(done.err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("group", ["7", "64"])
+def test_a_group_that_does_not_divide_is_not_planned(main: Main, group: str) -> None:
+    """The feed-forward part of `tiny` has 176 inputs."""
+    asked = ("memory", "plan", "tiny", "--platform", "cpu", "--quant", "int4", "--group")
+    refused(main(*asked, group), 2, f"a group of {group} does not divide")
+    assert main(*asked, "16", "--json").code == 0
+
+
 def test_a_file_is_no_model_to_plan(main: Main, tmp_path: Path) -> None:
     write_tiny(tmp_path / "tiny")
     refused(

@@ -87,6 +87,11 @@ def plan(
         prefill_chunk=positive("--prefill-chunk", PREFILL_CHUNK if prefill_chunk is None else prefill_chunk),
         process=process_of(place),
     )
+    if group is not None and scheme in ("int8", "int4"):
+        from trueup.model.dims import require_divides
+
+        for name, (inputs, _) in known.dims.linear_layers.items():
+            require_divides(name, inputs, group)
     found = fit(ask, place.has.value, positions=known.positions)
     lines = serving_lines(ask)
     if as_json:

@@ -45,6 +45,16 @@ def require_possible(config: Mapping[str, Any], title: str) -> None:
             )
 
 
+def require_divides(name: str, inputs: int, group: int | None) -> None:
+    """InputError for a group of inputs of a matrix that cannot share a scale."""
+    if group is not None and (group < 8 or inputs % group):
+        fit = [size for size in (8, 16, 32, 64, 96, 128, 192, 256) if inputs % size == 0]
+        raise InputError(
+            f"a group of {group} does not divide the {inputs} inputs of {name} into groups of 8 or more: "
+            f"give {', '.join(map(str, fit)) or 'no group'}, or no --group for one scale an output"
+        )
+
+
 def shown(value: Any) -> str:
     """What a file holds, in a line of bounded length. An integer of thousands of digits has no other form."""
     whole = isinstance(value, int) and value.bit_length() > 128

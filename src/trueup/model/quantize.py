@@ -16,6 +16,7 @@ from trueup.schema.quantization import DEFAULT_GROUP, LayerError, Method, RangeC
 
 from .builtin import ResolvedModel
 from .decoder import UnsupportedError, check_structure
+from .dims import require_divides
 from .folder import config_of
 from .fp8 import check_range
 from .quantize_round import round_to_nearest, scales_of
@@ -102,17 +103,8 @@ def planned(base: Any, wanted: Wanted, name: str) -> dict[str, StoredWeight]:
         method: Method = "rtn" if is_tied(base) else wanted.method
         plan[head_name(base)] = StoredWeight(scheme=wanted.head, group=group, method=method)
     for full, stored in plan.items():
-        _require_divides(full, base.get_submodule(full).weight.shape[1], stored.group)
+        require_divides(full, base.get_submodule(full).weight.shape[1], stored.group)
     return plan
-
-
-def _require_divides(name: str, inputs: int, group: int | None) -> None:
-    if group is not None and (group < 8 or inputs % group):
-        fit = [size for size in (8, 16, 32, 64, 96, 128, 192, 256) if inputs % size == 0]
-        raise InputError(
-            f"a group of {group} does not divide the {inputs} inputs of {name} into groups of 8 or more: "
-            f"give {', '.join(map(str, fit)) or 'no group'}, or no --group for one scale an output"
-        )
 
 
 def layer_matrices(base: Any) -> list[str]:
