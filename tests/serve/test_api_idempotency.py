@@ -50,6 +50,21 @@ def test_a_request_sent_again_is_answered_with_the_same_bytes(stream: bool) -> N
         assert len(server.engine.requests) == 1
 
 
+def test_two_keys_that_differ_are_refused_and_one_key_twice_is_one() -> None:
+    with serving() as server:
+        statuses = []
+        for second in ("b", "a"):
+            headers = [("Idempotency-Key", "a"), ("Idempotency-Key", second)]
+            response = httpx.post(
+                f"{server.url}/v1/completions",
+                json={"model": MODEL, "prompt": "hi"},
+                headers=headers,
+                timeout=30,
+            )
+            statuses.append((response.status_code, response.json().get("error", {}).get("code")))
+    assert statuses == [(400, "idempotency_key_invalid"), (200, None)]
+
+
 def test_without_a_key_each_request_is_its_own() -> None:
     with serving() as server:
         first, again = (post(server, CHAT, key=None) for _ in range(2))

@@ -161,6 +161,18 @@ def test_more_answers_than_there_is_room_for_are_refused_with_a_time_to_come_bac
         assert post(server, {**PLAIN, "max_tokens": 1}).status_code == 200
 
 
+@pytest.mark.parametrize(("fields", "param"), [({"n": 3}, "n"), ({"prompt": ["a", "b", "c"]}, "prompt")])
+def test_more_answers_than_are_ever_taken_are_no_matter_of_waiting(
+    fields: dict[str, Any], param: str
+) -> None:
+    with serving(room=2) as server:
+        refused = post(server, {**PLAIN, **fields})
+        assert refused.status_code == 400
+        assert (refused.json()["error"]["code"], refused.json()["error"]["param"]) == ("invalid_value", param)
+        assert "retry-after" not in refused.headers
+        assert post(server, {**PLAIN, "n": 2}).status_code == 200
+
+
 # --- clients that leave -------------------------------------------------------------------------------------
 
 

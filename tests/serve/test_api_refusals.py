@@ -55,6 +55,9 @@ REFUSED: list[tuple[str, dict[str, Any], str | None]] = [
     ("chat/completions", {"stop": "x" * 1001}, "stop"),
     ("chat/completions", {"stop_token_ids": list(range(129))}, "stop_token_ids"),
     ("chat/completions", {"stop_token_ids": ["</s>"]}, "stop_token_ids"),
+    ("chat/completions", {"stop_token_ids": [-1]}, "stop_token_ids"),
+    ("completions", {"stop_token_ids": [1, 260]}, "stop_token_ids"),
+    ("completions", {"stop_token_ids": [10**30]}, "stop_token_ids"),
     ("chat/completions", {"stop": ""}, "stop"),
     ("chat/completions", {"stop": [""]}, "stop"),
     ("chat/completions", {"top_logprobs": 3}, "top_logprobs"),
@@ -148,7 +151,7 @@ def test_bodies_that_are_no_request_are_refused(server: Running, body: bytes) ->
 
 
 def test_numbers_of_any_size_and_sign_are_taken_where_they_mean_something(server: Running) -> None:
-    whole = {"seed": -5, "top_k": 10**30, "stop_token_ids": [-1, 10**30], "n": 2, "best_of": 2}
+    whole = {"seed": -5, "top_k": 10**30, "stop_token_ids": [259], "n": 2, "best_of": 2}
     first, again = (post(server, "completions", {**PLAIN, **whole}) for _ in range(2))
     assert first.status_code == 200, first.text
     assert first.headers["x-trueup-seed"] == "-5"

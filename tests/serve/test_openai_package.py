@@ -222,3 +222,8 @@ def test_contents_in_parts_and_the_newer_word_for_system(server: Running) -> Non
 )  # fmt: skip
 def test_what_changes_nothing_is_taken(server: Running, ignored: dict[str, Any]) -> None:
     assert post(server, "chat/completions", {**ASK, **ignored}).status_code == 200
+
+
+@pytest.mark.parametrize("ignored", [{"user": "me"}, {"metadata": {"a": "b"}}, {"store": True}])
+def test_a_completion_takes_it_too(server: Running, ignored: dict[str, Any]) -> None:
+    assert post(server, "completions", {**PLAIN, **ignored}).status_code == 200

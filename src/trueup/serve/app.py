@@ -105,7 +105,7 @@ def make_app(api: Api) -> FastAPI:
 async def _answered(api: Api, request: Request, make: Make, recording: set[asyncio.Task[None]]) -> Response:
     arrived = api.service.clock()
     owner = _owner(api, request)
-    key = key_of(request.headers.get("idempotency-key"), required=api.require_key)
+    key = _key(api, request)
     body = await _body(request, api.limits)
     if key is None:
         made = await _while_wanted(request, make(body, arrived))
@@ -235,6 +235,17 @@ async def _body(request: Request, limits: ApiLimits) -> bytes:
     if size > limits.body_bytes:
         raise too_large
     return bytes(body)
+
+
+def _key(api: Api, request: Request) -> str | None:
+    sent = set(request.headers.getlist("idempotency-key"))
+    if len(sent) > 1:
+        raise ApiError.of_key(
+            400,
+            "idempotency_key_invalid",
+            "several headers Idempotency-Key that differ; a request has one key",
+        )
+    return key_of(next(iter(sent), None), required=api.require_key)
 
 
 def _owner(api: Api, request: Request) -> str:

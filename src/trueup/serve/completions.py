@@ -101,13 +101,16 @@ class Completions:
         if asked.model != self._served.name:
             raise not_found(asked.model, self._served.name)
         wanted = len(prompts) * asked.choices
-        if not 1 <= wanted <= self._limits.answers:
+        most = min(self._limits.answers, self._service.room)  # more find no room however long they wait
+        if not 1 <= wanted <= most:
             param = "n" if asked.choices > 1 else "prompt"
             raise ApiError(
                 400,
-                f"{wanted} answers are asked for; 1 to {self._limits.answers} at once are given",
+                f"{wanted} answers are asked for; 1 to {most} at once are given",
                 param=param,
+                code="invalid_value",
             )
+        self._require_known(asked.stop_token_ids or ())
         deadline = asyncio.get_running_loop().time() + self._limits.request_s
         try:
             async with asyncio.timeout_at(deadline):
@@ -128,6 +131,18 @@ class Completions:
         made = Made(Head(200, (*STREAM, *told)), _nothing(), end=job.end)
         made.chunks = job.stream(made, with_usage=asked.with_usage)
         return made
+
+    def _require_known(self, stop_token_ids: Sequence[int]) -> None:
+        """Raises ApiError for ids that no answer can hold: nothing would ever stop at them."""
+        rows = self._service.codec.vocabulary
+        wrong = next((token for token in stop_token_ids if not 0 <= token < rows), None)
+        if wrong is not None:
+            raise ApiError(
+                400,
+                f"stop_token_ids: {wrong} is no token of this model: its ids are 0 to {rows - 1}",
+                param="stop_token_ids",
+                code="invalid_value",
+            )
 
     async def _tokens(self, prompt: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
         return await asyncio.get_running_loop().run_in_executor(self._tokenizing, prompt)

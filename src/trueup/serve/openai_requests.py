@@ -103,6 +103,12 @@ class Common(_Asked):
     ignore_eos: bool | None = None
     # taken and ignored
     user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
     # refused unless off
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
@@ -158,12 +164,6 @@ class ChatRequest(Common):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     # taken and ignored
-    metadata: dict[str, str] | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
     parallel_tool_calls: bool | None = None
     # refused unless off
     tools: list[Any] | None = None
