@@ -230,7 +230,9 @@ def test_the_key_of_the_environment_is_sent_and_not_recorded(
         (("--rate", "1", *PRICED, "--traffic", "100", "--peak", "1e9"), "--peak 1e+09, the busiest rate"),
         (("--rate", "1", "--serve-option", "x"), "--serve-option is for a MODEL"),
         (("--rate", "1", "--instance", "no-such"), "no-such"),
-        (("--rate", "1", "--ttft-limit", "-1"), "ttft"),
+        (("--rate", "1", "--ttft-limit", "-1"), "--ttft-limit -1"),
+        (("--rate", "1", "--timeout", "0"), "--timeout 0"),
+        (("--rate", "1", "--duration", "-1"), "--duration -1"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_recorded(

@@ -147,8 +147,16 @@ def settings_of(asked: Asked, trace: Trace | None) -> LoadSettings:
         )
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False)[0]
-        option = "".join(f"--{part}".replace("_", "-") for part in problem["loc"][:1]) or "the load"
+        option = next((_option(str(part)) for part in problem["loc"]), "the load")
         raise InputError(f"{option} {problem['input'] if problem['loc'] else ''}: {problem['msg']}") from None
+
+
+def _option(key: str) -> str:
+    """By which a setting of a load or one of its limits is given."""
+    from trueup.analysis.load_limits import Limits
+
+    name = key.removesuffix("_s").replace("_", "-")
+    return f"--{name}-limit" if key in Limits.model_fields else f"--{name}"
 
 
 def _arrivals(asked: Asked) -> Any:
