@@ -26,6 +26,7 @@ from mixed_load import disagreements, is_idle, metrics_of, run_clients
 MOST_GROWTH = 0.05
 READY_S = 600.0
 END_S = 60.0
+LEAST_SAMPLES = 20
 
 
 def main() -> int:
@@ -106,6 +107,8 @@ class _Memory:
         """From the second tenth's median to the last's: in the first, buffers fill."""
         self._over.set()
         self._thread.join()
+        if len(self._sizes) < LEAST_SAMPLES:
+            raise SystemExit(f"memory was read {len(self._sizes)} times; at least {LEAST_SAMPLES} are wanted")
         tenth = max(1, len(self._sizes) // 10)
         self._first = statistics.median(self._sizes[tenth : 2 * tenth] or self._sizes)
         self._last = statistics.median(self._sizes[-tenth:])
@@ -117,9 +120,9 @@ class _Memory:
 
     def _look(self) -> None:
         while not self._over.wait(1.0):
-            with contextlib.suppress(httpx.HTTPError):  # a busy server's next second tells
+            with contextlib.suppress(httpx.HTTPError, KeyError):  # a busy server's next second tells
                 self._kept = metrics_of(self._url)["trueup:idempotent_answers_bytes", ""]
-            self._sizes.append(self._process.memory_info().rss - int(self._kept))
+                self._sizes.append(self._process.memory_info().rss - int(self._kept))
 
 
 if __name__ == "__main__":

@@ -109,6 +109,18 @@ def test_bf16_needs_its_own_instructions_and_the_higher_rate(
     assert device.fast_bf16()[0] is fast
 
 
+@pytest.mark.parametrize(("vendor", "slower"), [("AuthenticAMD", True), ("GenuineIntel", False), ("", False)])
+def test_the_vendor_says_whose_products_are_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str, slower: bool
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor : 0\n" + (f"vendor_id\t: {vendor}\n" if vendor else ""))
+    info = host.cpu_info(cpuinfo)
+    assert info.vendor == vendor
+    monkeypatch.setattr(host, "cpu_info", lambda: info)
+    assert host.mkl_is_slower.__wrapped__() is slower
+
+
 def test_both_rates_are_measured() -> None:
     assert all(1e6 < rate < 1e15 for rate in CpuDevice()._product_rates)
 

@@ -14,7 +14,8 @@ from paged_steps import Paged, sequences
 from trueup.model.cpu_program import MOST_ROWS, cpu_program
 from trueup.model.inference import InferenceModel, ServedAs
 from trueup.model.inference_bytes import multiplies_bytes
-from trueup.model.step_batch import PackedStep, StepBatch
+from trueup.model.inference_linear import OneDnnLinear, PlainLinear
+from trueup.model.step_batch import StepBatch
 from trueup.model.tiny import write_tiny
 from trueup.schema import TrueupError
 
@@ -177,8 +178,7 @@ def test_more_rows_than_it_takes_go_through_torchs_products(folder: Path) -> Non
         paged.step(sequences(MOST_ROWS + 1, LENGTHS[:2]))
         step = [[row] for row in range(MOST_ROWS + 1)]
         for rows, taken in ((MOST_ROWS, True), (MOST_ROWS + 1, False)):
-            packed = PackedStep.of(paged._padded(step[:rows], (rows, 1, 6)))
-            assert model.decoder.takes(packed) is taken
+            assert model.decoder.takes(rows, rows) is taken
         found.append(paged.step(step))
     torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=0)
 
@@ -194,6 +194,20 @@ def test_keys_and_values_in_bf16_are_left_to_torch(folder: Path) -> None:
 def test_a_model_of_other_sizes_is_left_to_torch(tmp_path: Path) -> None:
     write_tiny(tmp_path, tied_head=True, **SIZES | {"intermediate_size": 100})
     assert InferenceModel.load(tmp_path).decoder is None
+
+
+@pytest.mark.parametrize("slower", [True, False])
+def test_whosever_products_are_taken_the_logits_are_the_same_but_for_rounding(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, slower: bool
+) -> None:
+    wanted = Paged(with_and_without(folder, "fp32")[1], rows=2, block_size=4, context=40).step(
+        sequences(2, LENGTHS[:2])
+    )
+    monkeypatch.setattr("trueup.model.inference_linear.mkl_is_slower", lambda: slower)
+    model, _ = with_and_without(folder, "fp32")
+    assert isinstance(model.layers[0].out, OneDnnLinear if slower else PlainLinear)
+    found = Paged(model, rows=2, block_size=4, context=40).step(sequences(2, LENGTHS[:2]))
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
 
 
 def test_without_a_compiler_torch_takes_every_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

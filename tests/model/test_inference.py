@@ -3,6 +3,7 @@ and no influence of what no row owns."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,14 @@ WITHIN = 1e-4
 LENGTHS = (21, 1, 34, 8)
 
 
-@pytest.fixture(scope="module")
-def model(tiny: ResolvedModel) -> InferenceModel:
-    return InferenceModel.load(tiny.folder)
+@pytest.fixture(scope="module", params=["a program of its own", "torch's operators"])
+def model(request: pytest.FixtureRequest, tiny: ResolvedModel) -> InferenceModel:
+    loaded = InferenceModel.load(tiny.folder)
+    if request.param == "torch's operators":
+        return replace(loaded, decoder=None)
+    if loaded.decoder is None:
+        pytest.skip(loaded.decoded_by)
+    return loaded
 
 
 @pytest.fixture(scope="module")

@@ -169,6 +169,8 @@ def test_padding_is_not_computed_but_for_what_makes_a_multiple(
     assert model.processed_tokens(step) == 32
     assert (logits_BV[2:] == 0).all()  # rows of padding
     assert model.processed_tokens(paged._padded([[7], [8]], (8, 1, 16))) == 2
+    for shape, tokens in (((2, 24, 6), 48), ((4, 1, 6), 4), ((40, 1, 2), 48)):  # a warm-up's are all computed
+        assert model.processed_tokens(padding_batch(shape)) == tokens
     assert replace(model, decoder=None, pool=model.pool).processed_tokens(step) == 8 * 64
 
 

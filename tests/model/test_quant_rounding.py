@@ -32,6 +32,12 @@ def test_packing_gives_back_what_was_packed(outputs: int, inputs: int, bits: int
     assert torch.equal(unpack(packed, bits, inputs), values)
 
 
+def test_more_rows_than_are_unpacked_at_once_are_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trueup.model.compressed_tensors.UNPACKED_ROWS", 2)
+    values = weights(7, 12).mul(20).to(torch.int8)
+    assert torch.equal(unpack(pack(values, 8), 8, 12), values)
+
+
 def test_the_first_value_is_in_the_lowest_bits() -> None:
     values = torch.tensor([[-8, 7, 0, 0, 0, 0, 0, 1]], dtype=torch.int8)
     assert int(pack(values, 4)[0, 0]) & 0xFFFFFFFF == 0x988888F0

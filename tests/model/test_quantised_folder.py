@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trueup.model.builtin import ResolvedModel
+from trueup.model.inference import InferenceModel
 from trueup.model.load import load_base, load_model, load_tokenizer
 from trueup.model.quantize import Wanted
 from trueup.model.quantize_folder import quantise_to
@@ -324,6 +325,26 @@ def test_a_missing_tensor_is_damage(damaged: Path) -> None:
     rewrite(damaged, lambda tensors: tensors.pop("model.layers.0.mlp.up_proj.weight_scale"))
     with pytest.raises(StorageError, match="up_proj"):
         read_quantized(damaged)
+
+
+def test_more_inputs_than_are_packed_are_damage(damaged: Path) -> None:
+    name = "model.layers.0.mlp.up_proj.weight_shape"
+    rewrite(damaged, lambda tensors: tensors[name].add_(torch.tensor([0, 64])))
+    with pytest.raises(StorageError, match="not packed as it says"):
+        read_quantized(damaged)
+
+
+def test_nothing_that_is_read_keeps_the_file_mapped(
+    quantised: tuple[str, Path, QuantizationFacts],
+) -> None:
+    """A single scale that is a part of the mapped file would keep all of it."""
+    _, folder, _ = quantised
+    maps = Path("/proc/self/maps")
+    if not maps.is_file():
+        pytest.skip("no /proc here")
+    held = [read_quantized(folder), read_kept(folder), InferenceModel.load(folder)]
+    assert str(folder / "model.safetensors") not in maps.read_text()
+    assert all(held)
 
 
 def test_a_scale_that_is_no_number_is_damage(damaged: Path) -> None:

@@ -75,7 +75,7 @@ class ContextRunner:
         return logits_of(context)
 
     def processed_tokens(self, step: StepBatch) -> int:
-        return step.new_tokens if self.drops_padding else step.tokens_BQ.numel()
+        return int(step.new_of_rows.sum()) if self.drops_padding else step.tokens_BQ.numel()
 
     def clear(self, slots_N: torch.Tensor) -> None:
         self.slots[slots_N.numpy()] = -1

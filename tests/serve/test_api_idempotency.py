@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,10 @@ def test_a_request_sent_again_is_answered_with_the_same_bytes(stream: bool) -> N
         same = ("content-type", "x-trueup-seed")
         assert [again.headers[name] for name in same] == [first.headers[name] for name in same]
         assert len(server.engine.requests) == 1
+        page = httpx.get(f"{server.url}/metrics").text
+    kept = re.search(r"^trueup:idempotent_answers_bytes\{.*\} (\S+)$", page, re.MULTILINE)
+    assert kept is not None
+    assert float(kept[1]) == len(again.content)
 
 
 def test_two_keys_that_differ_are_refused_and_one_key_twice_is_one() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -80,12 +80,16 @@ def reference(folder: Path) -> Reference:
 MakeRunner = Callable[[ServingPlan], Runner]
 
 
-@pytest.fixture(scope="module", params=["transformers' forward pass", "the serving model"])
+@pytest.fixture(
+    scope="module", params=["transformers' forward pass", "the serving model", "by torch's operators"]
+)
 def make_runner(request: pytest.FixtureRequest, reference: Reference, folder: Path) -> MakeRunner:
     """With the first, only the engine can be wrong."""
     if request.param == "transformers' forward pass":
         return lambda plan: ReferenceRunner(plan, reference)
     model = InferenceModel.load(folder)
+    if request.param == "by torch's operators":
+        model = replace(model, decoder=None)
 
     def with_new_pool(plan: ServingPlan) -> Runner:
         model.new_pool(plan.blocks, plan.block_size)

@@ -120,6 +120,19 @@ def test_ten_thousand_live_keys_take_little_memory_and_the_eldest_goes_first() -
     assert answers.begin("", "0", ASKED)[1]
 
 
+def test_an_answer_that_is_whole_is_kept_in_one_piece() -> None:
+    async def read() -> list[bytes]:
+        answers = KeptAnswers()
+        kept, _ = answers.begin("", "k", ASKED)
+        kept.begin(HEAD)
+        for piece in (b"1", b"2", b"3"):
+            kept.add(piece)
+        answers.close("", "k", kept, None)
+        return [chunk async for chunk in answers.begin("", "k", ASKED)[0].chunks()]
+
+    assert asyncio.run(read()) == [b"123"]
+
+
 def test_beyond_its_bytes_an_old_answer_is_let_go_and_not_given_twice() -> None:
     answers = KeptAnswers(size=10)
     for key in "abc":

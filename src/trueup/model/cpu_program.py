@@ -12,14 +12,22 @@ import subprocess
 import tempfile
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("decode_step.cpp", "prefill_attention.cpp"))
 COMPILE_S = 300.0
-WIDE = 16  # inputs of every matrix, and numbers of a head, are multiples of this
+MULTIPLE = 16  # inputs of every matrix, and numbers of a head, are multiples of this
 MOST_ROWS = 32  # up to which a step waits for the weights; above, torch's products are faster
 OPTIONS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared", f"-DMOST_ROWS={MOST_ROWS}")
+
+ADDRESS, COUNT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+
+
+def fields_of(kind: Any, names: str) -> list[tuple[str, Any]]:
+    """Fields of a structure of the program's: of one kind, by their names."""
+    return [(name, kind) for name in names.split()]
 
 
 @lru_cache(maxsize=1)
@@ -34,7 +42,10 @@ def cpu_program() -> ctypes.CDLL | str:
         command = [compiler, *OPTIONS, *map(str, SOURCES), "-o", str(made)]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_S)
-            return ctypes.CDLL(str(made))
+            found = ctypes.CDLL(str(made))
+            found.decode.restype = found.attend_prefill.restype = None
+            found.scratch_of.restype = COUNT
+            return found
         except subprocess.CalledProcessError as error:
             said = error.stderr.decode(errors="replace").strip().splitlines()
             return f"{wanted} failed: {said[0] if said else f'exit code {error.returncode}'}"

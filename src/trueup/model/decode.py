@@ -11,46 +11,39 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from trueup.schema import TrueupError
 
-from .cpu_program import MOST_ROWS, WIDE, address_of
+from .cpu_program import ADDRESS, COUNT, FLOAT, MOST_ROWS, MULTIPLE, address_of, fields_of
 from .inference_weights import Frame
 from .paged_attention import KvPool
 from .step_batch import PackedStep
 
-ADDRESS, COUNT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-
-
-def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
-    return [(name, kind) for name in names.split()]
-
 
 class _Matrix(ctypes.Structure):
-    _fields_ = _fields(ADDRESS, "weight scales bias") + _fields(COUNT, "outputs inputs")
+    _fields_ = fields_of(ADDRESS, "weight scales bias") + fields_of(COUNT, "outputs inputs")
 
 
 class _Layer(ctypes.Structure):
-    _fields_ = _fields(ADDRESS, "input_norm feed_norm") + _fields(_Matrix, "qkv out gate up down")
+    _fields_ = fields_of(ADDRESS, "input_norm feed_norm") + fields_of(_Matrix, "qkv out gate up down")
 
 
 class _Model(ctypes.Structure):
     _fields_ = [
-        *_fields(COUNT, "layers hidden feed heads keys head_dim positions"),
-        *_fields(FLOAT, "eps scaling"),
-        *_fields(ctypes.POINTER(_Layer), "layer"),
-        *_fields(ADDRESS, "final_norm turn"),
-        *_fields(_Matrix, "head"),
+        *fields_of(COUNT, "layers hidden feed heads keys head_dim positions"),
+        *fields_of(FLOAT, "eps scaling"),
+        *fields_of(ctypes.POINTER(_Layer), "layer"),
+        *fields_of(ADDRESS, "final_norm turn"),
+        *fields_of(_Matrix, "head"),
     ]
 
 
 class _Step(ctypes.Structure):
     _fields_ = [
-        *_fields(COUNT, "rows width block_size threads"),
-        *_fields(ADDRESS, "positions slots tables pools stream qkv seen gated normed scores logits"),
+        *fields_of(COUNT, "rows width block_size threads"),
+        *fields_of(ADDRESS, "positions slots tables pools stream qkv seen gated normed scores logits"),
     ]
 
 
@@ -78,7 +71,7 @@ class RowMatrix:
         others = [one for one in (self.scales_O, self.bias_O) if one is not None]
         return (
             self.weight_OI.dtype == exact
-            and self.weight_OI.shape[1] % WIDE == 0
+            and self.weight_OI.shape[1] % MULTIPLE == 0
             and all(one.is_contiguous() for one in (self.weight_OI, *others))
             and all(one.dtype == torch.float32 for one in others)
         )
@@ -124,8 +117,9 @@ class Decoder:
             *(address_of(norm_H), address_of(frame.turn_2PD), head.struct()),
         )
 
-    def takes(self, step: PackedStep) -> bool:
-        return len(step.tokens_N) == len(step.rows_C) <= MOST_ROWS
+    def takes(self, rows: int, tokens: int) -> bool:
+        """Whether steps of so many rows with so many new tokens in all are its."""
+        return tokens == rows <= MOST_ROWS
 
     def __call__(self, step: PackedStep, stream_BH: torch.Tensor, pool: KvPool) -> torch.Tensor:
         """(B, V). `stream_BH`: embeddings of the tokens, changed. Keys and values are in the pool afterwards.
@@ -134,12 +128,12 @@ class Decoder:
         step.check_places(
             positions=self._frame.turn_2PD.shape[1], slots=len(pool.layers[0]), block_size=pool.block_size
         )
-        if not self.takes(step) or pool.dtype != torch.float32:
+        if not self.takes(rows, len(step.tokens_N)) or pool.dtype != torch.float32:
             raise TrueupError(
                 f"a decode step has one token in each of at most {MOST_ROWS} rows, and an fp32 pool"
             )
         threads, queries = torch.get_num_threads(), dims.heads * dims.head_dim
-        context = -(-width * pool.block_size // WIDE) * WIDE
+        context = -(-width * pool.block_size // MULTIPLE) * MULTIPLE
         sizes = (
             *(rows * (queries + 2 * dims.kv_heads * dims.head_dim), rows * queries),
             *(rows * dims.intermediate, threads * rows * dims.hidden),

@@ -1,4 +1,4 @@
-"""Which models the program of decode steps takes: those whose every matrix lies as it reads them, and has the
+"""Which models a CPU's own program takes: those whose every matrix lies as it reads them, and has the
 sizes that the program's memory is laid out for."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .cpu_program import WIDE, cpu_program
+from .cpu_program import MULTIPLE, cpu_program
 from .decode import Decoder, LayerMatrices, RowMatrix
 from .inference_bytes import ByteLinear
 from .inference_layer import Gate, InferenceLayer, JoinedGate, SplitGate
@@ -18,7 +18,7 @@ from .inference_weights import Frame
 def decoder_of(
     frame: Frame, layers: Sequence[InferenceLayer], norm_H: torch.Tensor, head: Linear
 ) -> Decoder | str:
-    """The program for this model, or why torch's operators take its decode steps."""
+    """The program for this model, or why torch's operators take all its steps."""
     if norm_H.device.type != "cpu":
         return f"the model is on {norm_H.device.type}"
     own_head, made = _matrix(head), [_layer(layer) for layer in layers]
@@ -39,7 +39,7 @@ def _as_told(frame: Frame, layers: Sequence[LayerMatrices], norm_H: torch.Tensor
     wanted = ((qkv, hidden), (hidden, queries), (feed, hidden), (feed, hidden), (hidden, feed))
     norms = [norm_H, *(norm for layer in layers for norm in (layer.input_norm_H, layer.feed_norm_H))]
     return (
-        dims.head_dim % WIDE == 0
+        dims.head_dim % MULTIPLE == 0
         and dims.layers == len(layers)
         and frame.turn_2PD.shape[-1] == dims.head_dim
         and all(tensor.dtype == torch.float32 for tensor in (frame.turn_2PD, *norms))

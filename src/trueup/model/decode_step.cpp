@@ -7,7 +7,7 @@
 // B rows, H hidden size, F feed-forward size, J query heads, K key heads, D numbers of a head, V vocabulary.
 // Inputs of matrices and D are multiples of 16. MOST_ROWS, of one step, is given to the compiler.
 
-#include "cpu_attention.h"
+#include "cpu_vectors.h"
 
 #include <omp.h>
 

@@ -1,6 +1,8 @@
-"""A model for serving: the forward pass over a paged KV pool, under static shapes, on any device of torch.
+"""A model for serving: the forward pass over a paged KV pool, on any device of torch; under static shapes,
+or without padding where a CPU's own program takes part.
 
-B rows, Q new tokens in each, W blocks of context, N = B * Q, H hidden size, V vocabulary.
+B rows, Q new tokens in each, W blocks of context, N = B * Q or, without padding, fewer, H hidden size, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -49,14 +51,15 @@ from .step_batch import PackedStep, StepBatch, padding_batch
 ServedAs = Literal["fp32", "bf16", "int8"]
 CompileMode = Literal["none", "layer"]
 
-ALIKE = 16  # packed tokens come in multiples: torch's libraries keep a program for each number they multiply
+# Of packed tokens, whose number follows the data: oneDNN keeps a program for each that it multiplies.
+TOKENS_MULTIPLE = 16
 
 
 @dataclass
 class InferenceModel:
     """Runs steps once it has a pool. `dtype` is that of the products; the stream between layers, norms and
-    logits are fp32. `decoder` takes decode steps where the model and the pool are such as it takes;
-    `decoded_by` says why there is none. For one thread."""
+    logits are fp32. `decoder` takes decode steps, and its program the attention of the others, where
+    the model and the pool are such as it takes; `decoded_by` says why there is none. For one thread."""
 
     frame: Frame
     dtype: torch.dtype
@@ -161,19 +164,21 @@ class InferenceModel:
         """How many tokens a run of this step computes, padding included."""
         if not self.drops_padding:
             return step.tokens_BQ.numel()
-        tokens = step.new_tokens
-        alone = self.decoder is not None and self.decoder.takes(PackedStep.of(step))
-        return tokens if alone else -(-tokens // ALIKE) * ALIKE
+        assert self.decoder is not None
+        new_B = step.new_of_rows
+        rows, tokens = int((new_B > 0).sum()), int(new_B.sum())
+        padding = 0 if self.decoder.takes(rows, tokens) else -tokens % TOKENS_MULTIPLE
+        return tokens + padding
 
     def _without_padding(self, step: StepBatch) -> torch.Tensor:
         assert self.decoder is not None
         assert self.pool is not None
         packed = PackedStep.of(step)
-        if self.decoder.takes(packed):
+        if self.decoder.takes(len(packed.rows_C), len(packed.tokens_N)):
             logits_CV = self.decoder(packed, self.embedding(packed.tokens_N), self.pool)
         else:
             places = PackedPlaces.of(packed, self.pool, self.frame, self.decoder.library)
-            missing = -len(packed.tokens_N) % ALIKE
+            missing = -len(packed.tokens_N) % TOKENS_MULTIPLE
             tokens_M = torch.nn.functional.pad(packed.tokens_N, (0, missing))
             logits_CV = self._through_layers(tokens_M, places, packed.last_C)
         return packed.of_all_rows(logits_CV, len(step.last_B))

@@ -30,7 +30,8 @@ class Gate(Protocol):
 
 
 class Places(Protocol):
-    """Where a step's tokens and their contexts are: `paged_attention.StepPlaces`, `prefill.PackedPlaces`."""
+    """Where a step's tokens and their contexts are: `paged_attention.StepPlaces`, or without padding
+    `prefill.PackedPlaces`. `attend` may change `qkv_NXD`, and writes new keys and values into the pool."""
 
     def attend(
         self, qkv_NXD: torch.Tensor, pool_S2KD: torch.Tensor, *, heads: tuple[int, int], scaling: float

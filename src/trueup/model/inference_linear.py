@@ -15,13 +15,12 @@ What is stored and what computes:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Protocol
 
 import torch
 from torch import nn
 
-from trueup.device.host import cpu_info
+from trueup.device.host import mkl_is_slower
 
 from .inference_bytes import ByteLinear, multiplies_bytes
 from .inference_stored import StoredMatrix, WidenedLinear, bytes_of
@@ -67,7 +66,7 @@ class PlainLinear:
 
 @dataclass(frozen=True)
 class OneDnnLinear:
-    """On a CPU, by oneDNN: bf16 in its own layout (`blocked`), fp32 row by row. There up to two rows take
+    """On a CPU, by oneDNN: bf16 in its own layout (`blocked`), fp32 row by row. Up to two rows of fp32 take
     torch's product, which reads a plain weight faster."""
 
     weight_OI: torch.Tensor
@@ -167,14 +166,6 @@ def dense_linear(
         return PlainLinear(own_OI, bias_O)
     reorder = torch.ops.mkldnn._reorder_linear_weight
     return OneDnnLinear(reorder(weight_OI.contiguous(), DECODE_ROWS), bias_O, blocked=True)
-
-
-@lru_cache(maxsize=1)
-def mkl_is_slower() -> bool:
-    """Whether oneDNN's fp32 products beat those of MKL, which torch takes by itself: on AMD's processors by
-    a tenth to a fifth (measured on an EPYC of Zen 4). By the vendor and not by a stopwatch, so that a model's
-    bits are the same each time it is loaded."""
-    return cpu_info().vendor == "AuthenticAMD"
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:

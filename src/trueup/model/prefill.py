@@ -13,24 +13,20 @@ from typing import Any
 
 import torch
 
-from .cpu_program import WIDE, address_of
+from .cpu_program import ADDRESS, COUNT, FLOAT, MULTIPLE, address_of, fields_of
 from .inference_weights import Frame
 from .paged_attention import KvPool
 from .step_batch import PackedStep
 
-QUERIES = 48  # of a tile, each key head's for itself: as often is what is laid out of keys and values used
+QUERIES = 48  # of a tile and one key head: as often is what is laid out of keys and values used
 TILE_SCORES = 1 << 17  # of a tile, half of a second cache of a megabyte
 
-ADDRESS, COUNT = ctypes.c_void_p, ctypes.c_int64
 COUNTS = "tokens rows width block_size threads heads keys head_dim positions tile context"
+ADDRESSES = "firsts places slots tables turn scratch"
 
 
 class _Prefill(ctypes.Structure):
-    _fields_ = [
-        *((name, COUNT) for name in COUNTS.split()),
-        *((name, ADDRESS) for name in ("firsts", "places", "slots", "tables", "turn", "scratch")),
-        ("scaling", ctypes.c_float),
-    ]
+    _fields_ = [*fields_of(COUNT, COUNTS), *fields_of(ADDRESS, ADDRESSES), ("scaling", FLOAT)]
 
 
 @dataclass(frozen=True)
@@ -48,15 +44,13 @@ class PackedPlaces:
         step.check_places(positions=positions, slots=len(pool.layers[0]), block_size=pool.block_size)
         rows, width = step.tables_CW.shape
         groups, threads = dims.heads // dims.kv_heads, torch.get_num_threads()
-        context = -(-(int(step.positions_N.max()) + 1) // WIDE) * WIDE
+        context = -(-(int(step.positions_N.max()) + 1) // MULTIPLE) * MULTIPLE
         tile = max(1, min(QUERIES, TILE_SCORES // context) // groups)
         counts = (len(step.tokens_N), rows, width, pool.block_size, threads)
         own = _Prefill(*counts, dims.heads, dims.kv_heads, dims.head_dim, positions, tile, context)
         scratch = torch.empty(threads * int(library.scratch_of(ctypes.byref(own))), dtype=torch.float32)
         named = (step.firsts_C, step.positions_N, step.slots_N, step.tables_CW, frame.turn_2PD, scratch)
-        for name, tensor in zip(
-            ("firsts", "places", "slots", "tables", "turn", "scratch"), named, strict=True
-        ):
+        for name, tensor in zip(ADDRESSES.split(), named, strict=True):
             setattr(own, name, address_of(tensor))
         own.scaling = frame.scaling
         return cls(library, own, named)

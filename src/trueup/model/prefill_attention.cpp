@@ -7,7 +7,7 @@
 //
 // N new tokens of all rows, B rows, J query heads, K key heads, G = J / K, D numbers of a head, a multiple of 16.
 
-#include "cpu_attention.h"
+#include "cpu_vectors.h"
 
 #include <omp.h>
 
@@ -16,7 +16,7 @@ extern "C" {
 struct Prefill {
     int64_t tokens, rows, width, block_size, threads;     // N, B, blocks of a row's table
     int64_t heads, keys, head_dim, positions;             // J, K, D, of `turn`
-    int64_t tile, context;                                // queries of a tile; the longest context, whole vectors
+    int64_t tile, context;                                // tokens of a tile; the longest context, whole vectors
     const int64_t *firsts, *places, *slots, *tables;      // (B): a row's first of the N; (N), (N), (B, width)
     const float* turn;                                    // cosines by position, then sines, first half negative
     float* scratch;                                       // for each thread, `scratch_of` numbers
@@ -28,7 +28,7 @@ int64_t scratch_of(const Prefill* step);
 
 namespace {
 
-constexpr int KEYS = 64;  // of the context at a time: what is laid out of them stays in the first cache
+constexpr int CONTEXT = 64;  // of the context at a time: what is laid out of them stays in the first cache
 
 // c (ROWS, VECTORS * WIDE), or what is added to it: a (ROWS, depth) times b (depth, VECTORS * WIDE).
 template <int ROWS, int VECTORS>
@@ -74,12 +74,12 @@ void products(const float* a, int64_t a_step, int64_t rows, const float* b, int6
 }
 
 struct Scratch {  // of one thread, for R = G * tile queries
-    float *queries, *laid, *scores, *seen, *totals;  // (R, D), (KEYS, D) or (D, KEYS), (R, context), (R, D), (R)
+    float *queries, *laid, *scores, *seen, *totals;  // (R, D), (CONTEXT, D) or (D, CONTEXT), (R, context), (R, D), (R)
     Scratch(const Prefill& s, int64_t thread) {
         const int64_t many = s.heads / s.keys * s.tile;
         queries = s.scratch + thread * scratch_of(&s);
         laid = queries + many * s.head_dim;
-        scores = laid + KEYS * s.head_dim;
+        scores = laid + CONTEXT * s.head_dim;
         seen = scores + many * s.context;
         totals = seen + many * s.head_dim;
     }
@@ -112,16 +112,14 @@ void attend(const Prefill& s, const float* pool, const float* qkv, int64_t row, 
         for (int64_t i = 0; i < size; i++) query[i] *= s.scaling;
     }
     Walk keys(pool + head * size, table, s.block_size, 2 * wide);
-    for (int64_t first = 0; first < context; first += KEYS) {
-        const int64_t there = context - first < KEYS ? context - first : KEYS;
-        const int64_t columns = (there + WIDE - 1) / WIDE * WIDE;
+    for (int64_t first = 0; first < context; first += CONTEXT) {
+        const int64_t there = context - first < CONTEXT ? context - first : CONTEXT;
+        const int64_t columns = (there + WIDE - 1) / WIDE * WIDE;  // scores beyond `there` are not looked at
         for (int64_t t = 0; t < there; t++) {
             const float* key = keys.next();
-            for (int64_t i = 0; i < size; i++) own.laid[i * KEYS + t] = key[i];
+            for (int64_t i = 0; i < size; i++) own.laid[i * CONTEXT + t] = key[i];
         }
-        for (int64_t t = there; t < columns; t++)
-            for (int64_t i = 0; i < size; i++) own.laid[i * KEYS + t] = 0;
-        products(own.queries, size, many, own.laid, KEYS, columns, size, own.scores + first, s.context, false);
+        products(own.queries, size, many, own.laid, CONTEXT, columns, size, own.scores + first, s.context, false);
     }
     for (int64_t r = 0; r < many; r++) {
         float* scores = own.scores + r * s.context;
@@ -131,8 +129,8 @@ void attend(const Prefill& s, const float* pool, const float* qkv, int64_t row, 
         for (int64_t t = end; t < context; t++) scores[t] = 0;
     }
     Walk values(pool + wide + head * size, table, s.block_size, 2 * wide);
-    for (int64_t first = 0; first < context; first += KEYS) {
-        const int64_t there = context - first < KEYS ? context - first : KEYS;
+    for (int64_t first = 0; first < context; first += CONTEXT) {
+        const int64_t there = context - first < CONTEXT ? context - first : CONTEXT;
         for (int64_t t = 0; t < there; t++)
             std::memcpy(own.laid + t * size, values.next(), size * sizeof(float));
         products(own.scores + first, s.context, many, own.laid, size, size, there, own.seen, size, first > 0);
@@ -147,7 +145,7 @@ void attend(const Prefill& s, const float* pool, const float* qkv, int64_t row, 
 
 extern "C" int64_t scratch_of(const Prefill* step) {
     const int64_t many = step->heads / step->keys * step->tile;
-    return many * (2 * step->head_dim + step->context + 1) + KEYS * step->head_dim;
+    return many * (2 * step->head_dim + step->context + 1) + CONTEXT * step->head_dim;
 }
 
 // qkv (N, J + 2K, D), of which the keys are turned; seen (N, J, D).

@@ -84,7 +84,7 @@ def read_kept(folder: Path) -> dict[str, torch.Tensor]:
     """What is stored as it was, by its full parameter name, in its own type."""
     facts = facts_of(folder)
     with _tensors(folder) as tensors:
-        return {name: _tensor(folder, tensors, name) for name in facts.kept}
+        return {name: _tensor(folder, tensors, name).clone() for name in facts.kept}
 
 
 def _tensors(folder: Path) -> Any:
@@ -98,6 +98,7 @@ def _tensors(folder: Path) -> Any:
 
 
 def _tensor(folder: Path, tensors: Any, name: str) -> torch.Tensor:
+    """A part of the mapped file, all of which stays in memory for as long as it does: to be copied."""
     from safetensors import SafetensorError
 
     try:
@@ -110,14 +111,14 @@ def _tensor(folder: Path, tensors: Any, name: str) -> torch.Tensor:
 
 
 def _read(folder: Path, tensors: Any, name: str, stored: StoredWeight) -> QuantizedWeight:
-    # A part of the mapped file would keep all of it in memory for as long as it is there itself.
     scales_OG = _tensor(folder, tensors, f"{name}.{SCALE}").to(torch.float32, copy=True)
     if stored.scheme == "fp8":
         values_OI = _tensor(folder, tensors, f"{name}.{VALUES}").clone()
     else:
         outputs, inputs = (int(size) for size in _tensor(folder, tensors, f"{name}.{SHAPE}"))
         packed = _tensor(folder, tensors, f"{name}.{PACKED}")
-        if packed.dtype != torch.int32 or packed.shape[0] != outputs:
+        words = -(-inputs * BITS[stored.scheme] // 32)
+        if packed.dtype != torch.int32 or tuple(packed.shape) != (outputs, words):
             raise StorageError(f"{folder}: {name} is not packed as it says; quantise the original again")
         values_OI = unpack(packed, BITS[stored.scheme], inputs)
     weight = QuantizedWeight(stored.scheme, values_OI, scales_OG, stored.group)

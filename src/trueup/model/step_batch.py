@@ -1,4 +1,4 @@
-"""One step of serving as the model takes it: a batch in one fixed shape.
+"""One step of serving as the model takes it: a batch in one fixed shape, and the same without its padding.
 
 B rows, Q new tokens in each, W blocks of context in each.
 """
@@ -14,7 +14,7 @@ from trueup.schema import TrueupError
 
 @dataclass(frozen=True)
 class StepBatch:
-    """int64 tensors on the CPU, padded to one shape of the plan.
+    """int64 tensors on the CPU, padded to one shape: of the plan, where padding is computed.
 
     The new tokens of row b stand first in its Q, at consecutive positions; the last of these is at
     `last_B[b]`. Their keys and values go to `slots_BQ` (block * block size + offset). They attend to what
@@ -38,13 +38,10 @@ class StepBatch:
 
     @property
     def new_of_rows(self) -> torch.Tensor:
-        """New tokens of each row, padding left out."""
-        return torch.where(self.lengths_B > 0, self.last_B + 1, 0)
-
-    @property
-    def new_tokens(self) -> int:
-        """Of all rows, padding left out."""
-        return int(self.new_of_rows.sum())
+        """(B,): new tokens of each row, padding left out. A step of nothing else, which is a warm-up's, keeps
+        all of it."""
+        new_B = torch.where(self.lengths_B > 0, self.last_B + 1, 0)
+        return new_B if new_B.any() else torch.full_like(new_B, self.shape[1])
 
 
 @dataclass(frozen=True)
@@ -62,8 +59,7 @@ class PackedStep:
 
     @classmethod
     def of(cls, step: StepBatch) -> PackedStep:
-        """A step of nothing but padding, which is a warm-up's, keeps all of it."""
-        new_B = step.new_of_rows if step.new_tokens else torch.full_like(step.last_B, step.shape[1])
+        new_B = step.new_of_rows
         kept_BQ = torch.arange(step.shape[1]) < new_B[:, None]
         rows_C = new_B.nonzero().flatten()
         ends_C = new_B[rows_C].cumsum(0)
@@ -80,8 +76,8 @@ class PackedStep:
     def check_places(self, *, positions: int, slots: int, block_size: int) -> None:
         """Raises TrueupError for what is not there, where a program would read and write beyond it."""
         named = (self.positions_N, self.slots_N, self.tables_CW)
-        positions = min(positions, self.tables_CW.shape[1] * block_size)
-        for one, end in zip(named, (positions, slots, slots // block_size), strict=True):
+        reached = min(positions, self.tables_CW.shape[1] * block_size)
+        for one, end in zip(named, (reached, slots, slots // block_size), strict=True):
             if int(one.amax()) >= end or int(one.amin()) < 0:
                 raise TrueupError("a step names positions, slots or blocks that are not there")
 

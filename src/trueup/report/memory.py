@@ -82,7 +82,8 @@ def plan_text(
         for name, line in lines.items()
         if line.value is None
     }
-    parts += [_verdict(fit, list(unknown)), *_limits(fit, ask), *_changes(fit)]
+    free = (has.value or 0.0) - (lines["needs_bytes"].value or 0.0) + (lines["headroom_bytes"].value or 0.0)
+    parts += [_verdict(fit, list(unknown), free), *_limits(fit, ask), *_changes(fit)]
     reasons = [f"{label}: {reason}" for label, reason in unknown.items()]
     parts += [Text(line, style="dim") for line in (*reasons, *map(clean, notes))]
     return Group(*parts)
@@ -101,12 +102,13 @@ def _lines(lines: Mapping[str, Measurement], has: Measurement) -> Table:
     return table
 
 
-def _verdict(fit: FitView, unknown: Sequence[str]) -> Text:
+def _verdict(fit: FitView, unknown: Sequence[str], free_bytes: float) -> Text:
     if fit.fits is None:
         return Text(clean(fit.why), style="bold yellow")
     if fit.fits:
         if unknown:
-            provided = f"fits, if what is not known stays within the headroom ({', '.join(unknown)}): "
+            room = quantity(free_bytes, "bytes")
+            provided = f"fits, if what is not known ({', '.join(unknown)}) takes no more than {room}: "
             return Text(f"{provided}{clean(fit.why)}", style="bold yellow")
         return Text(f"fits: {clean(fit.why)}", style="bold green")
     return Text(f"does not fit: {clean(fit.why)}", style="bold red")

@@ -87,10 +87,12 @@ class KeptAnswer:
         self._tell()
 
     def end(self, error: Exception | None = None) -> None:
+        """The answer is whole and has begun, or there is an error."""
+        assert error is not None or self._head is not None
         self.done, self._error = error is None, error
-        self._news.set()
-        # As one piece it takes a third of the room. Readers under way have the pieces, which are theirs too.
-        self._chunks = [b"".join(self._chunks)]
+        if self.done:  # one piece takes less room; readers under way have the pieces, which are theirs too
+            self._chunks = [b"".join(self._chunks)]
+        self._tell()
 
     def drop_bytes(self) -> None:
         """Readers under way keep what they have: the list is theirs too."""

@@ -31,7 +31,7 @@ class Opened:
 
     engine: Engine
     memory_bytes: dict[str, int]
-    decoded_by: str  # what takes decode steps, and why where it is not the faster
+    decoded_by: str  # what takes the steps, and why where it is not the faster
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,9 @@ RATIOS = ((1.5, 4, 2, 2), (2, 4, 2, 2), (2, 4, 4, 2), (2, 4, 4, 4), (4, 16, 4, 4
 @dataclass(frozen=True)
 class ServingPlan:
     """`blocks` of the pool include block 0, the null block, which no request gets. `prefill_shapes` are
-    (rows, tokens); every number of tokens is there with one row. `context_blocks` reach `max_context`."""
+    (rows, tokens); every number of tokens is there with one row. `context_blocks` reach `max_context`. Where
+    padding is not computed (`protocols.Runner.drops_padding`), steps are of any shape, and of the plan rows,
+    tokens of a step and context are left: none takes more than the largest of its shapes."""
 
     block_size: int  # tokens
     blocks: int

@@ -10,10 +10,10 @@ becomes the oldest.
 
 from __future__ import annotations
 
-import itertools
 import math
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .blocks import BlockManager, BlockTable
@@ -71,7 +71,7 @@ class Step:
 
 @dataclass
 class Scheduler:
-    """`packs`: padding is not computed, and the shapes of prefill steps are free. `rows_allowed` and
+    """`packs`: padding is not computed, and shapes are free. `rows_allowed` and
     `tokens_allowed` (of a prefill step) are the plan's until memory runs out."""
 
     plan: ServingPlan
@@ -186,11 +186,7 @@ class Scheduler:
         self._decode_next = True
         most = self.tokens_allowed
         if self.packs:
-            before = [0, *itertools.accumulate(one.remaining for one in prefill)]
-            room = [
-                (one, min(one.remaining, most - used)) for one, used in zip(prefill, before, strict=False)
-            ]
-            return self._step([(one, new) for one, new in room if new > 0])
+            return self._step(list(self._packed(prefill)))
         first = self.plan.next_chunk(prefill[0].remaining, most)
         chunk = self.plan.chunks[bisect_left(self.plan.chunks, first)]
         rows = [(prefill[0], first)]
@@ -198,6 +194,14 @@ class Scheduler:
         allowed = [count for count in self.plan.prefill_rows(chunk) if count * chunk <= most] or [1]
         filled = max(count for count in allowed if len(rows) >= math.ceil(ROWS_FILLED * count))
         return self._step(rows[:filled])
+
+    def _packed(self, prefill: list[Sequence]) -> Iterator[tuple[Sequence, int]]:
+        left = self.tokens_allowed
+        for one in prefill:
+            new = min(one.remaining, self.plan.prefill_chunk, left)
+            if new > 0:
+                yield one, new
+            left -= new
 
     def _step(self, chosen: list[tuple[Sequence, int]]) -> Step:
         rows = tuple(Row(one, one.table, one.computed, new) for one, new in chosen if one.table is not None)
