@@ -133,8 +133,8 @@ def test_a_folder_needs_its_config_alone(main: Main, folder: Path) -> None:
         (("llama-3.1-8b", "--platform", "h100", "--block-size", "0"), "--block-size 0"),
         (("llama-3.1-8b", "--platform", "h100", "--quant", "int9"), "did you mean int8"),
         (("llama-3.1-8b", "--platform", "h100", "--kv-dtype", "fp64"), "one of fp32, bf16"),
-        (("llama-3.1-8b", "--platform", "h100", "--memory", "-1"), "more than 0"),
-        (("llama-3.1-8b", "--platform", "h100", "--memory", "nan"), "more than 0"),
+        (("llama-3.1-8b", "--platform", "h100", "--memory", "-1"), "above 0"),
+        (("llama-3.1-8b", "--platform", "h100", "--memory", "nan"), "above 0"),
     ],
 )
 def test_what_nothing_is_known_of_or_makes_no_sense_is_refused(

@@ -3,7 +3,6 @@ that is not there."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 from paged_steps import Paged, sequences
 
 from trueup.model.cpu_program import MOST_ROWS, cpu_program
+from trueup.model.decode_matrices import decoder_of
 from trueup.model.inference import InferenceModel, ServedAs
 from trueup.model.inference_bytes import multiplies_bytes
 from trueup.model.inference_linear import OneDnnLinear, PlainLinear
@@ -159,14 +159,14 @@ def test_a_default_dtype_of_torch_does_not_shrink_what_a_step_writes_into(folder
     assert torch.equal(found, wanted)
 
 
-@pytest.mark.parametrize("key", ["intermediate_size", "vocab_size"])
-def test_weights_of_other_sizes_than_the_config_are_left_to_torch(tmp_path: Path, key: str) -> None:
-    write_tiny(tmp_path, tied_head=True, **SIZES)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {key: config[key] // 2}))
-    model = InferenceModel.load(tmp_path)
-    assert model.decoder is None
-    assert "other sizes" in model.decoded_by
+@pytest.mark.parametrize("key", ["intermediate", "vocab", "kv_heads"])
+def test_weights_of_other_sizes_than_the_dims_are_left_to_torch(folder: Path, key: str) -> None:
+    """The program would read and write beyond them."""
+    model, _ = with_and_without(folder, "fp32")
+    dims = model.dims.model_copy(update={key: getattr(model.dims, key) // 2})
+    found = decoder_of(replace(model.frame, dims=dims), model.layers, model.norm_H, model.head)
+    assert isinstance(found, str)
+    assert "other sizes" in found
 
 
 def test_more_rows_than_it_takes_go_through_torchs_products(folder: Path) -> None:
