@@ -150,7 +150,7 @@ def _check_tokens(side: Side, loaded: LoadedModel, batch: BatchTensors) -> None:
 
 
 def _with_layers(side: Side, loaded: LoadedModel, precision: Precision) -> tuple[LoadedModel, str]:
-    """As training would run it, unless something else is asked for."""
+    """As training would run it in rows of more than a block, unless something else is asked for."""
     if side.attention == "flex" or (side.attention == "auto" and loaded.head_weight.device.type == "cuda"):
         flexed, why = with_flex(loaded, precision)
         if side.attention == "flex" and flexed.attention != "flex":
