@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from demo_model import demo_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paged_steps import Paged, differences, expected, greedy, sequences
@@ -263,39 +262,3 @@ def written(folder: Path, **changes: Any) -> Any:
                 parameter.add_(torch.randn_like(parameter) * 0.05)
     base.save_pretrained(folder)
     return base.eval()
-
-
-@pytest.mark.slow
-def test_greedy_tokens_of_the_demo_model_are_those_of_transformers_generate(tmp_path: Path) -> None:
-    """Twenty prompts in two batches, forty tokens each."""
-    from trueup.model.load import load_tokenizer
-
-    resolved = demo_model(tmp_path)
-    tokenizer = load_tokenizer(resolved)
-    subjects = (
-        "rivers",
-        "bread",
-        "prime numbers",
-        "a lost key",
-        "tides",
-        "chess",
-        "rust",
-        "glass",
-        "tea",
-        "maps",
-    )
-    asked = [f"{verb} {subject}." for subject in subjects for verb in ("Tell me about", "Write a line on")]
-    prompts = [tokenizer(text)["input_ids"] for text in asked]
-    auto: Any = AutoModelForCausalLM
-    base = auto.from_pretrained(resolved.folder, dtype=torch.float32)
-    model = InferenceModel.load(resolved.folder)
-    found, margins = [], []
-    for start in (0, 10):
-        paged = Paged(model, rows=10, block_size=16, context=64)
-        tokens, margin = greedy(paged, prompts[start : start + 10], 40)
-        found += tokens
-        margins.append(margin)
-    wanted = [generated(base, prompt, 40) for prompt in prompts]
-    clear, close = differences(found, wanted, torch.cat(margins))
-    assert clear == 0
-    assert close <= 2

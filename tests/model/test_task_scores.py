@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from demo_model import demo_model
 from docstring_rows import HELD_OUT, rows
 
+from demo_model import demo_model
 from trueup.analysis.quality_gate import Judged, judge
 from trueup.model.builtin import ResolvedModel
 from trueup.model.quality import HeldOut, observe

@@ -14,9 +14,12 @@ import pytest
 from engine_fakes import answers, plan_of
 from reference_runner import Reference, ReferenceRunner
 
+from demo_model import demo_model
 from trueup.model.inference import InferenceModel
+from trueup.model.load import load_tokenizer
 from trueup.model.tiny import write_tiny
 from trueup.serve.engine import Engine
+from trueup.serve.opening import end_ids_of
 from trueup.serve.plan import ServingPlan
 from trueup.serve.protocols import Runner
 from trueup.serve.request import Output, Request, Sampling
@@ -112,7 +115,11 @@ def prompts_of(count: int, seed: int = 6) -> list[tuple[int, ...]]:
 
 
 def served(
-    make_runner: MakeRunner, prompts: list[tuple[int, ...]], max_tokens: int, setting: Setting
+    make_runner: MakeRunner,
+    prompts: list[tuple[int, ...]],
+    max_tokens: int,
+    setting: Setting,
+    ends: frozenset[int],
 ) -> dict[str, list[int]]:
     plan = plan_of(
         usable=max(128 // setting.block_size, setting.rows * (128 // setting.block_size) // 2),
@@ -121,7 +128,7 @@ def served(
         block_size=setting.block_size,
         chunk=16 if setting.chunked else 128,
     )
-    engine = Engine(make_runner(plan), plan, eos_ids=frozenset({EOS}), prefix_cache=setting.prefix_cache)
+    engine = Engine(make_runner(plan), plan, eos_ids=ends, prefix_cache=setting.prefix_cache)
     for at, prompt in enumerate(prompts):
         engine.add(Request(f"{at}", prompt, Sampling(max_tokens, temperature=0.0)))
     outputs: list[Output] = []
@@ -143,10 +150,11 @@ def differences(
     prompts: list[tuple[int, ...]],
     max_tokens: int,
     setting: Setting,
+    ends: frozenset[int] = frozenset({EOS}),
 ) -> int:
     """How many answers part from transformers' where two tokens are as good as equal; fails where one does
     elsewhere."""
-    got = served(make_runner, prompts, max_tokens, setting)
+    got = served(make_runner, prompts, max_tokens, setting, ends)
     near = 0
     for at, prompt in enumerate(prompts):
         want = reference.generate(prompt, max_tokens)
@@ -173,3 +181,23 @@ def test_a_hundred_greedy_answers_are_those_of_transformers(
 ) -> None:
     near = differences(reference, make_runner, prompts_of(100), 16, setting)
     assert near <= 2, f"{near} of 100 answers part at logits closer than 1e-4"
+
+
+@pytest.mark.slow
+def test_twenty_greedy_answers_of_the_demo_model_are_those_of_transformers(tmp_path: Path) -> None:
+    """Eight at once, in chunks, preempted, with what they begin with in common computed once."""
+    resolved = demo_model(tmp_path)
+    tokenizer = load_tokenizer(resolved)
+    subjects = ("rivers", "bread", "prime numbers", "a lost key", "tides", "chess", "rust", "glass", "tea")
+    asked = [f"{verb} {one}." for one in (*subjects, "maps") for verb in ("Tell me about", "Write a line on")]
+    prompts = [tuple(tokenizer(text)["input_ids"]) for text in asked]
+    model = InferenceModel.load(resolved.folder)
+
+    def with_new_pool(plan: ServingPlan) -> Runner:
+        model.new_pool(plan.blocks, plan.block_size)
+        return model
+
+    setting = Setting(16, 8, preempted=True, prefix_cache=True, chunked=True)
+    ends = end_ids_of(resolved.folder)
+    near = differences(Reference(resolved.folder), with_new_pool, prompts, 40, setting, ends)
+    assert near <= 2, f"{near} of 20 answers part at logits closer than 1e-4"

@@ -131,11 +131,11 @@ def _run(
 
     from .serve_plan import served_as
 
+    tokenizer = load_tokenizer(asked.resolved)
+    codec = codec_of(asked.resolved.folder, tokenizer, ChatTemplate(tokenizer))
     with listen(asked.section.host, asked.section.port) as listening:
         where = _address(*listening.getsockname()[:2])
         _note(f"listening at http://{where}/v1; it is ready when http://{where}/ready says so")
-        tokenizer = load_tokenizer(asked.resolved)
-        codec = codec_of(asked.resolved.folder, tokenizer, ChatTemplate(tokenizer))
         opening = Opening(
             asked.resolved.folder,
             served_as(planned.ask),
@@ -195,7 +195,7 @@ async def _serving(
         _note(_warm_up(len(opening.to_warm(device)), len(opening.plan.shapes())))
         found = opening.open(device, _warmed)
         metrics.holds(found.memory_bytes)
-        _note(f"decode steps go through {found.decoded_by}")
+        _note(f"steps go through {found.decoded_by}")
         return found.engine
 
     service = Service(
