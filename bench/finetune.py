@@ -46,7 +46,7 @@ def main() -> None:
         base = _base_job(records, asked.precision)
         print(f"\n{records} records, {_about(base)}", flush=True)
         runs: list[dict[str, Any]] = []
-        for seed in range(asked.seeds):
+        for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
             for place, name in enumerate(CONTESTANTS):
                 run = {"records": records, "seed": seed, "place": place, "contestant": name}
                 found = kept.get((records, seed, name))
@@ -68,6 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--records", type=int, nargs="+", default=[240, 2000], help="of the demo's data")
     parser.add_argument("--seeds", type=int, default=3, help="rounds over all contestants")
+    parser.add_argument("--first-seed", type=int, default=0, help="for rounds on another day")
     parser.add_argument("--precision", choices=("auto", "fp32"), default="auto", help="of every contestant")
     parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
     parser.add_argument("-o", "--output", type=Path, help="write everything here as JSON")
