@@ -167,8 +167,7 @@ class InferenceModel:
         assert self.decoder is not None
         new_B = step.new_of_rows
         rows, tokens = int((new_B > 0).sum()), int(new_B.sum())
-        padding = 0 if self.decoder.takes(rows, tokens) else -tokens % TOKENS_MULTIPLE
-        return tokens + padding
+        return tokens if self.decoder.takes(rows, tokens) else tokens + _missing(tokens)
 
     def _without_padding(self, step: StepBatch) -> torch.Tensor:
         assert self.decoder is not None
@@ -178,8 +177,7 @@ class InferenceModel:
             logits_CV = self.decoder(packed, self.embedding(packed.tokens_N), self.pool)
         else:
             places = PackedPlaces.of(packed, self.pool, self.frame, self.decoder.library)
-            missing = -len(packed.tokens_N) % TOKENS_MULTIPLE
-            tokens_M = torch.nn.functional.pad(packed.tokens_N, (0, missing))
+            tokens_M = torch.nn.functional.pad(packed.tokens_N, (0, _missing(len(packed.tokens_N))))
             logits_CV = self._through_layers(tokens_M, places, packed.last_C)
         return packed.of_all_rows(logits_CV, len(step.last_B))
 
@@ -232,6 +230,11 @@ class InferenceModel:
 
     def _without_gradients(self) -> AbstractContextManager[Any]:
         return torch.inference_mode() if self.compile_mode == "none" else torch.no_grad()
+
+
+def _missing(tokens: int) -> int:
+    """Of packed tokens, to a number that is multiplied."""
+    return -tokens % TOKENS_MULTIPLE
 
 
 @dataclass(frozen=True)
